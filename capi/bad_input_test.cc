@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Each wrong thing that a caller can pass: what it is told. The bindings show the same messages.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Wraps every function of the C ABI: catches exceptions, and reports errors to the caller.
 #ifndef WAYBILL_CAPI_CALL_H_
 #define WAYBILL_CAPI_CALL_H_

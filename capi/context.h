@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The context: what the objects of one user share.
 #ifndef WAYBILL_CAPI_CONTEXT_H_
 #define WAYBILL_CAPI_CONTEXT_H_

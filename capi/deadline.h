@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Deadlines of the C ABI, which are points of the monotonic clock.
 #ifndef WAYBILL_CAPI_DEADLINE_H_
 #define WAYBILL_CAPI_DEADLINE_H_

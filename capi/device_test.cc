@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Memory of GPUs through the C ABI. The driver is a fake one, whose GPUs run the kernels that were
 // compiled for the host, and whose memory ends who touches it from there.
 

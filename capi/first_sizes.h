@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The size of each struct in the first release that had it, which is the smallest size to accept.
 #ifndef WAYBILL_CAPI_FIRST_SIZES_H_
 #define WAYBILL_CAPI_FIRST_SIZES_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Maps handles to objects. A handle is a kind, a generation and an index in the form of a pointer.
 // It is looked up and never dereferenced.
 #ifndef WAYBILL_CAPI_HANDLE_TABLE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a program does with the C ABI: everything that the command can.
 #include "capi/testing/job.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tests what is logged: how a rank has joined, that it has lost the controller, and from which
 // thread.
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A manifest that the caller builds piece by piece.
 #ifndef WAYBILL_CAPI_MANIFEST_H_
 #define WAYBILL_CAPI_MANIFEST_H_

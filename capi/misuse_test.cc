@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Random calls in random order, with handles that are good, dead, of another kind, or none.
 // Whatever comes back: no crash, no hang, and at the end no handle is left but those that were not
 // destroyed.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The base of all objects that have handles.
 #ifndef WAYBILL_CAPI_OBJECT_H_
 #define WAYBILL_CAPI_OBJECT_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Converts waybill_quantisation_t to the core's Quantisation.
 #ifndef WAYBILL_CAPI_QUANTISATION_H_
 #define WAYBILL_CAPI_QUANTISATION_H_

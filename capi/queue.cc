@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "capi/queue.h"
 
 #include <sys/eventfd.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The queue of events: trainers and workers put them in, and the caller takes them.
 #ifndef WAYBILL_CAPI_QUEUE_H_
 #define WAYBILL_CAPI_QUEUE_H_

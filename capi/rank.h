@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The base of the C ABI's trainers and workers.
 #ifndef WAYBILL_CAPI_RANK_H_
 #define WAYBILL_CAPI_RANK_H_

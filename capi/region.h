@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Memory that the caller lends, and the ranks that use it.
 #ifndef WAYBILL_CAPI_REGION_H_
 #define WAYBILL_CAPI_REGION_H_

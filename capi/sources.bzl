@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The C ABI's own sources, which //capi/abi builds once more as of a later release."""
 
 SOURCES = [

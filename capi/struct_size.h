@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Structs whose first member is their size: older and newer callers have shorter and longer ones.
 #ifndef WAYBILL_CAPI_STRUCT_SIZE_H_
 #define WAYBILL_CAPI_STRUCT_SIZE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // An update as the C ABI's user sees it: what is published can be cancelled, and what comes with an
 // event answered.
 #ifndef WAYBILL_CAPI_UPDATE_H_

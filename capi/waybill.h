@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* Waybill moves updated model weights from trainers to inference workers by one-sided writes.
  *
  * One controller plans for a job and decides commits. A trainer lends Waybill the memory that holds

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A thin C++17 layer over waybill.h: handles that destroy themselves, exceptions instead of error
 // outputs, and outputs as return values. It adds no rules; waybill.h is the manual.
 //

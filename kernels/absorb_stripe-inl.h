@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The arithmetic of the digest in vectors. Compiled for each target of the file that includes this.
 
 #if defined(KERNELS_ABSORB_STRIPE_INL_H_) == defined(HWY_TARGET_TOGGLE)

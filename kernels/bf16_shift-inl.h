@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Quantises BF16s by a power of two, as MX does, in lanes of 16 bits without floats. Compiled for
 // each target of the file that includes this.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Quantises BF16s by a table of their mantissas, on targets that can look up bytes. Compiled for
 // each target of the file that includes this; such a target defines KERNELS_BF16_TABLE.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How a rectangle of elements lies on the grid of blocks of its matrix.
 
 #ifndef KERNELS_BLOCK_GRID_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One row of elements, and the blocks that it crosses.
 
 #ifndef KERNELS_BLOCK_ROW_H_

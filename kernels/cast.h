@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Casts between element types.
 
 #ifndef KERNELS_CAST_H_

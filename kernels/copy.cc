@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "kernels/copy.h"
 
 #undef HWY_TARGET_INCLUDE

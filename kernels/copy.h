@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Plain copies, through the cache or past it.
 
 #ifndef KERNELS_COPY_H_

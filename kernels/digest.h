@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The digest of a byte stream: 64 bits by which both ends of a route check that they have the same
 // bytes. Not cryptographic. README.md has the normative definition, which never changes.
 //

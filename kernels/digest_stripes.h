@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The inner loops of digest.cc, for every vector target. A stripe is 64 bytes: one word for each
 // lane.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Element types that the kernels compute with.
 
 #ifndef KERNELS_ELEMENTS_H_

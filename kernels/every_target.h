@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs the body of a test on each vector target that was compiled and that this machine has.
 
 #ifndef KERNELS_EVERY_TARGET_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Rates of the kernels on one core, beside what memory can do in the same run. Bytes are counted
 // once: those that a kernel reads. For ratios under load: --benchmark_enable_random_interleaving.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The largest magnitudes of blocks. Ranks that hold parts of a block compute the maxima of their
 // parts and combine them in any order.
 

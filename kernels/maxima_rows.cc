@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "kernels/maxima_rows.h"
 
 // Not for what has no AVX2: no server with GPUs is so old, and each target has its size.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The inner loops of maxima.cc, for every vector target.
 
 #ifndef KERNELS_MAXIMA_ROWS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The rates of this host's memory, with which measured rates are compared.
 
 #ifndef KERNELS_MEMORY_BOUND_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "kernels/memory_bound.h"
 
 #include <gtest/gtest.h>

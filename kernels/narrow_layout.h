@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The layouts of the narrow types, in the form that vector code needs.
 
 #ifndef KERNELS_NARROW_LAYOUT_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Cache lines, and how to have them before they are waited for.
 
 #ifndef KERNELS_PREFETCH_H_

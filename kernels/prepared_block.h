@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What is computed once for a block and used for many of its rows.
 
 #ifndef KERNELS_PREPARED_BLOCK_H_

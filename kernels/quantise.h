@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Quantisation of matrices to 8-bit floats with one scale per block.
 
 #ifndef KERNELS_QUANTISE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Rates of quantisation on one core, beside what memory can do in the same run. Bytes are counted
 // once: those that a kernel reads. For ratios under load: --benchmark_enable_random_interleaving.
 // With huge-pages as an argument all of it is in pages of 2 MiB, if the system has them.

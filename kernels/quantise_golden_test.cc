@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Holds every target, and the scalar truth, to what numpy and ml_dtypes give.
 
 #include <gtest/gtest.h>

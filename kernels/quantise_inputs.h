@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Inputs for tests of quantisation, as golden/quantise_vectors.py makes them, and its hash.
 
 #ifndef KERNELS_QUANTISE_INPUTS_H_

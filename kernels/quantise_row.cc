@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "kernels/quantise_row.h"
 
 // Makes Highway compile this file for AVX-512 with VBMI too, but neither for AVX-512 without VBMI,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The inner loops of quantise.cc, for every vector target.
 
 #ifndef KERNELS_QUANTISE_ROW_H_

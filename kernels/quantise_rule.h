@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How elements are quantised once their factor is known.
 
 #ifndef KERNELS_QUANTISE_RULE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Rounds floats to BF16 in vectors. Compiled for each target of the file that includes this.
 
 #if defined(KERNELS_ROUND_BF16_INL_H_) == defined(HWY_TARGET_TOGGLE)

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Copies and digests of two-dimensional blocks: `rows` rows of `row_bytes` bytes that lie `pitch`
 // bytes apart. A pitch may be negative. To pack or unpack, call CopyRows with one pitch equal to
 // row_bytes.

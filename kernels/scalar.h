@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Scalar reference versions of the kernels, written as their definitions read. Tests compare the
 // bits of the fast paths with them. Slow; for tests and for targets without vectors.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Scalar reference arithmetic of one element: floats of 16 and 8 bits, as their definitions read.
 
 #ifndef KERNELS_SCALAR_ELEMENTS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Scalar reference versions of the kernels of maxima.h and quantise.h, written as their definitions
 // read, and the way back, which tests compare with other libraries.
 

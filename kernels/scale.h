@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Computes the scale of a block from its largest magnitude. README.md says who uses which way.
 
 #ifndef KERNELS_SCALE_H_

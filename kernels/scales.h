@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The scales of many blocks at once.
 
 #ifndef KERNELS_SCALES_H_

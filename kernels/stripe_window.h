@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A stretch of a stream whose stripes are absorbed in any order: as a kernel makes them, while they
 // are in the first-level cache.
 

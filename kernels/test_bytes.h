@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Bytes for tests: fixed patterns, and buffers at a given distance from a cache line.
 
 #ifndef KERNELS_TEST_BYTES_H_

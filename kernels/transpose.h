@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Transposes of two-dimensional blocks of elements. Pitches are in bytes. Large blocks may be
 // written past the cache; these functions then call StreamFence() themselves.
 

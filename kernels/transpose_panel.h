@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The inner loops of transpose.cc, for every vector target.
 
 #ifndef KERNELS_TRANSPOSE_PANEL_H_

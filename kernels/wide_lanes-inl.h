@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Elements of 16 and 32 bits as floats in vectors. Compiled for each target of the file that
 // includes this.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes compile_commands.json, for editors, from what Bazel would run.
 
 usage: tools/compile_commands.py [PATTERN] [BAZEL-OPTION...]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package waybill moves updated model weights from trainers to inference workers; it is Waybill's C
 // ABI for Go.
 //

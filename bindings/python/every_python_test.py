@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one wheel works in every CPython from 3.10 on."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wheel is the same, byte for byte, wherever and whenever it is made, and names no place of its maker's."""
 
 import os

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Finds libwaybill, by WAYBILL_LIB_DIR and WAYBILL_INCLUDE_DIR or else by pkg-config, and generates
 //! the declarations of its C ABI from waybill.h.
 

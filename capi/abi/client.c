@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* A program of one release of the header, which WAYBILL_HEADER names, on a library of another one:
  * one version goes from a trainer to a worker. Exits with 1 and a word where anything is wrong. */
 #include WAYBILL_HEADER

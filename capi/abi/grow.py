@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """grow.py OUT SOURCE...: the sources as of a later release, in which every struct has a field more."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What capi/waybill.h declares, read from its text."""
 
 import re

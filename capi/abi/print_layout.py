@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prints what capi/abi/waybill.layout records of the header."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The header and the library, held to what was recorded of them."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libwaybill in one process with torch, and with another gRPC and Protobuf, whichever comes first."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The SDK runs on every Linux since RHEL 9 and Ubuntu 22.04: it brings what it needs beside the system's own libraries."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The SDK's tarball is the same, byte for byte, whoever makes it, where and when."""
 
 import os

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # usage: sdk_test.sh SDK TARBALL VERSION
 #
 # Builds somebody else's program against the SDK, unpacked into a folder of its own, the way they would.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A job in one process through the C ABI, for tests. It has one BF16 tensor of kRows x kColumns.
 // The trainers share its rows, and each worker holds the whole.
 #ifndef WAYBILL_CAPI_TESTING_JOB_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Defines std::condition_variable::wait(), so that our binaries run with the libstdc++ of GCC 11.
 //
 // GCC 12 moved this function to the symbol version GLIBCXX_3.4.30, which RHEL 9 lacks. Nothing else

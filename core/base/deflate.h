@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Compresses bytes with zlib.
 #ifndef WAYBILL_CORE_BASE_DEFLATE_H_
 #define WAYBILL_CORE_BASE_DEFLATE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Turns the death by RLIMIT_FSIZE into an errno.
 #ifndef WAYBILL_CORE_BASE_FILE_SIZE_SIGNAL_H_
 #define WAYBILL_CORE_BASE_FILE_SIZE_SIGNAL_H_

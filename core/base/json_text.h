@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // JSON of values whose texts need not be UTF-8: paths, errors of the system, names in files.
 #ifndef WAYBILL_CORE_BASE_JSON_TEXT_H_
 #define WAYBILL_CORE_BASE_JSON_TEXT_H_

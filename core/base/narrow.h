@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Conversions between integer types that fail instead of losing bits.
 #ifndef WAYBILL_CORE_BASE_NARROW_H_
 #define WAYBILL_CORE_BASE_NARROW_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Creates a file that no other process has put there.
 #ifndef WAYBILL_CORE_BASE_NEW_FILE_H_
 #define WAYBILL_CORE_BASE_NEW_FILE_H_

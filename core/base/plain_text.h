@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tells which characters of a text can be shown to people.
 #ifndef WAYBILL_CORE_BASE_PLAIN_TEXT_H_
 #define WAYBILL_CORE_BASE_PLAIN_TEXT_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Bits that nobody can guess: keys and secrets.
 #ifndef WAYBILL_CORE_BASE_RANDOM_BITS_H_
 #define WAYBILL_CORE_BASE_RANDOM_BITS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The identity of a rank within a job. The rank declares it when it joins.
 #ifndef WAYBILL_CORE_BASE_RANK_ID_H_
 #define WAYBILL_CORE_BASE_RANK_ID_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "core/base/sha256.h"
 
 #include <openssl/evp.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // SHA-256: names bytes where somebody may want other bytes to have the same name.
 #ifndef WAYBILL_CORE_BASE_SHA256_H_
 #define WAYBILL_CORE_BASE_SHA256_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What absl::Status lacks: what was being done when an error came up, and how much is dead because
 // of it.
 #ifndef WAYBILL_CORE_BASE_STATUS_H_

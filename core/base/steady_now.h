@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The time for deadlines, ages and durations, which nobody sets.
 #ifndef WAYBILL_CORE_BASE_STEADY_NOW_H_
 #define WAYBILL_CORE_BASE_STEADY_NOW_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Owns a file descriptor.
 #ifndef WAYBILL_CORE_BASE_UNIQUE_FD_H_
 #define WAYBILL_CORE_BASE_UNIQUE_FD_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Shares work out between the cores of this machine.
 #ifndef WAYBILL_CORE_CONTROL_ALL_CORES_H_
 #define WAYBILL_CORE_CONTROL_ALL_CORES_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What people and tools ask of a controller, over the network.
 #ifndef WAYBILL_CORE_CONTROL_ASK_CONTROLLER_H_
 #define WAYBILL_CORE_CONTROL_ASK_CONTROLLER_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A controller's part in the election of its job's leader.
 #ifndef WAYBILL_CORE_CONTROL_CANDIDATE_H_
 #define WAYBILL_CORE_CONTROL_CANDIDATE_H_

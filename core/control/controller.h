@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The controller, as a gRPC server: a process of its own, or an object in somebody's.
 #ifndef WAYBILL_CORE_CONTROL_CONTROLLER_H_
 #define WAYBILL_CORE_CONTROL_CONTROLLER_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "core/control/controller_addresses.h"
 
 #include "absl/strings/str_split.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The addresses of a job's controllers, of which one leads and the others do not listen.
 #ifndef WAYBILL_CORE_CONTROL_CONTROLLER_ADDRESSES_H_
 #define WAYBILL_CORE_CONTROL_CONTROLLER_ADDRESSES_H_

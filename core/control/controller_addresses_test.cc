@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The addresses that ranks and commands are given.
 
 #include "core/control/controller_addresses.h"

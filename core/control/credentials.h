@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Proof, between a job's controller and whoever talks to it, that both know the job's token.
 #ifndef WAYBILL_CORE_CONTROL_CREDENTIALS_H_
 #define WAYBILL_CORE_CONTROL_CREDENTIALS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tests who gets through a control channel, and what is heard by those who do not.
 
 #include "core/control/credentials.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The decisions to commit in a file: on disk before anybody hears of them.
 #ifndef WAYBILL_CORE_CONTROL_DECISION_LOG_H_
 #define WAYBILL_CORE_CONTROL_DECISION_LOG_H_

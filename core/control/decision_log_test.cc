@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The decision log on disks that fail, and after crashes at any byte.
 
 #include "core/control/decision_log.h"

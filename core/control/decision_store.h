@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Where a controller records its decisions to commit.
 #ifndef WAYBILL_CORE_CONTROL_DECISION_STORE_H_
 #define WAYBILL_CORE_CONTROL_DECISION_STORE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Decisions as lines of text, as a file and etcd keep them.
 #ifndef WAYBILL_CORE_CONTROL_DECISION_TEXT_H_
 #define WAYBILL_CORE_CONTROL_DECISION_TEXT_H_

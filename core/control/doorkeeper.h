@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Accepts the controller's connections and hands them to gRPC.
 #ifndef WAYBILL_CORE_CONTROL_DOORKEEPER_H_
 #define WAYBILL_CORE_CONTROL_DOORKEEPER_H_

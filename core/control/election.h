@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The rules by which the controllers of a job agree on one that leads.
 //
 // The leader of a job writes its *beat* to etcd every kBeatPeriod, and the others, the *standbys*,

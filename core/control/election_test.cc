@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The election of a leader, with an etcd that is a few variables.
 
 #include "core/control/election.h"

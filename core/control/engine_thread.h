@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The progress thread: the one on which a rank and its fabric live.
 #ifndef WAYBILL_CORE_CONTROL_ENGINE_THREAD_H_
 #define WAYBILL_CORE_CONTROL_ENGINE_THREAD_H_

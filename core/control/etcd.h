@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A client of etcd.
 #ifndef WAYBILL_CORE_CONTROL_ETCD_H_
 #define WAYBILL_CORE_CONTROL_ETCD_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The decisions to commit, in etcd.
 #ifndef WAYBILL_CORE_CONTROL_ETCD_STORE_H_
 #define WAYBILL_CORE_CONTROL_ETCD_STORE_H_

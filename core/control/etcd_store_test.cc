@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Decisions in a real etcd: what is found again, who may write, and what lost messages leave
 // behind.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The engine that sends to one group, told what the controller's messages say.
 #ifndef WAYBILL_CORE_CONTROL_GROUP_SENDER_H_
 #define WAYBILL_CORE_CONTROL_GROUP_SENDER_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Deadlines for gRPC.
 #ifndef WAYBILL_CORE_CONTROL_GRPC_DEADLINE_H_
 #define WAYBILL_CORE_CONTROL_GRPC_DEADLINE_H_

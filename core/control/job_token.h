@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The job's secret.
 #ifndef WAYBILL_CORE_CONTROL_JOB_TOKEN_H_
 #define WAYBILL_CORE_CONTROL_JOB_TOKEN_H_

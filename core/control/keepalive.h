@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How both ends of a control stream find out that the other is gone without a word.
 #ifndef WAYBILL_CORE_CONTROL_KEEPALIVE_H_
 #define WAYBILL_CORE_CONTROL_KEEPALIVE_H_

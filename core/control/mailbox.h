@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Keeps the notices of a rank for callers that wait for them.
 #ifndef WAYBILL_CORE_CONTROL_MAILBOX_H_
 #define WAYBILL_CORE_CONTROL_MAILBOX_H_

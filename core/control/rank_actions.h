@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a rank needs from the program around it: a stream to the controller, and a user to tell.
 #ifndef WAYBILL_CORE_CONTROL_RANK_ACTIONS_H_
 #define WAYBILL_CORE_CONTROL_RANK_ACTIONS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What trainer_client.h and worker_client.h have in common: a rank on its progress thread, with a
 // gRPC stream to the controller.
 #ifndef WAYBILL_CORE_CONTROL_RANK_CLIENT_H_

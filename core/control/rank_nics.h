@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The NICs of a rank, as its manifest declares them and as they change.
 #ifndef WAYBILL_CORE_CONTROL_RANK_NICS_H_
 #define WAYBILL_CORE_CONTROL_RANK_NICS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a rank reports about itself, as its user reads it and as the controller is told.
 #ifndef WAYBILL_CORE_CONTROL_RANK_REPORT_H_
 #define WAYBILL_CORE_CONTROL_RANK_REPORT_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A rank's end of its stream to the controller.
 #ifndef WAYBILL_CORE_CONTROL_RANK_STREAM_H_
 #define WAYBILL_CORE_CONTROL_RANK_STREAM_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Answers in the place of a controller that does not lead.
 #ifndef WAYBILL_CORE_CONTROL_STANDBY_H_
 #define WAYBILL_CORE_CONTROL_STANDBY_H_

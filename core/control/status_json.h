@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A controller's status, for programs. A rank's counters, stages and lanes are those of its last
 // report.
 #ifndef WAYBILL_CORE_CONTROL_STATUS_JSON_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs tasks one after the other, away from who asks for them.
 #ifndef WAYBILL_CORE_CONTROL_TASK_THREAD_H_
 #define WAYBILL_CORE_CONTROL_TASK_THREAD_H_

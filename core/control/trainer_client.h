@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A trainer with a thread and a stream of its own: commands go in, notices come out.
 #ifndef WAYBILL_CORE_CONTROL_TRAINER_CLIENT_H_
 #define WAYBILL_CORE_CONTROL_TRAINER_CLIENT_H_

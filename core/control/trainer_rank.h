@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A trainer without threads and sockets: its session, and an engine for each group, which carry out
 // what the session decides.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The answers of a job's workers that are asked to verify what they show.
 //
 // Pure: answers and the time go in, one reply comes out. No update depends on it.

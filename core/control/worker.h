@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A worker whose calls wait: for programs and tests in C++.
 #ifndef WAYBILL_CORE_CONTROL_WORKER_H_
 #define WAYBILL_CORE_CONTROL_WORKER_H_

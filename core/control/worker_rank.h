@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A worker without threads and sockets: its session, and the engine that carries out what the
 // session decides. See trainer_rank.h.
 #ifndef WAYBILL_CORE_CONTROL_WORKER_RANK_H_

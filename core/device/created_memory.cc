@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "core/device/created_memory.h"
 
 #include <cuda.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Memory of a GPU that was made by cuMemCreate(), as torch's expandable segments are: allocations
 // that are mapped side by side. Other processes of this host map each allocation by a file.
 #ifndef WAYBILL_CORE_DEVICE_CREATED_MEMORY_H_

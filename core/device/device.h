@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One GPU: its memory, streams and events, and host memory that it reaches.
 //
 // A device is used by its primary context, the one that frameworks use too. No call waits for more

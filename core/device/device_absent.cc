@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Replaces device.cc in a build without a CUDA compiler: no device is ever found.
 
 #include <cstdlib>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The driver is a fake one; its memory ends who touches it from the host.
 
 #include "core/device/device.h"

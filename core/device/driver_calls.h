@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How this package calls the driver.
 #ifndef WAYBILL_CORE_DEVICE_DRIVER_CALLS_H_
 #define WAYBILL_CORE_DEVICE_DRIVER_CALLS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "core/device/gpu_remedy.h"
 
 #include <filesystem>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Says what to do on a host that has GPUs of NVIDIA of which a process can use none.
 #ifndef WAYBILL_CORE_DEVICE_GPU_REMEDY_H_
 #define WAYBILL_CORE_DEVICE_GPU_REMEDY_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "core/device/gpu_survey.h"
 
 #include <cuda.h>

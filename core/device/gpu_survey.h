@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the GPUs that this process sees are, and what reaches their memory.
 #ifndef WAYBILL_CORE_DEVICE_GPU_SURVEY_H_
 #define WAYBILL_CORE_DEVICE_GPU_SURVEY_H_

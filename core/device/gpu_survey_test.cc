@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Over a driver that is not one: //testing/fake_cuda.
 
 #include "core/device/gpu_survey.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Memory of a GPU that other processes of this host read.
 #ifndef WAYBILL_CORE_DEVICE_SHARED_MEMORY_H_
 #define WAYBILL_CORE_DEVICE_SHARED_MEMORY_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A worker's routes, with the proof that their bytes are here: digests of the memory against those
 // that the trainers wrote into the ledger.
 #ifndef WAYBILL_CORE_ENGINE_ARRIVED_ROUTES_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "core/engine/device_slots.h"
 
 #include <utility>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Lanes that outlive the plan they were opened for: a later plan uses them again.
 #ifndef WAYBILL_CORE_ENGINE_KEPT_LANES_H_
 #define WAYBILL_CORE_ENGINE_KEPT_LANES_H_

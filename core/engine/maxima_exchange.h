@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Trades maxima with the trainers that own parts of the same blocks, over lanes of its own.
 #ifndef WAYBILL_CORE_ENGINE_MAXIMA_EXCHANGE_H_
 #define WAYBILL_CORE_ENGINE_MAXIMA_EXCHANGE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a worker can relay: the chunks of which all bytes have arrived, and the digests that came
 // with them.
 #ifndef WAYBILL_CORE_ENGINE_RELAYED_ROUTES_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // When chunks can be relayed, against the bytes that have arrived.
 
 #include "core/engine/relayed_routes.h"

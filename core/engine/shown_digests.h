@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the bytes of a version are, as its senders said, to compare what is shown with at any time.
 #ifndef WAYBILL_CORE_ENGINE_SHOWN_DIGESTS_H_
 #define WAYBILL_CORE_ENGINE_SHOWN_DIGESTS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Which version a worker shows, and who is reading it.
 #ifndef WAYBILL_CORE_ENGINE_SHOWN_STATE_H_
 #define WAYBILL_CORE_ENGINE_SHOWN_STATE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A trainer's routes and the memory that they are read from. Stages chunks and collects the
 // digests.
 #ifndef WAYBILL_CORE_ENGINE_STAGED_ROUTES_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the engines of one trainer share: its registered tensors, staging slots, and the threads
 // that fill these.
 #ifndef WAYBILL_CORE_ENGINE_STAGING_AREA_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "core/engine/staging_slots.h"
 
 #include <gtest/gtest.h>

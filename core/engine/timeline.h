@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Records when each stage of an update began and ended on one rank.
 #ifndef WAYBILL_CORE_ENGINE_TIMELINE_H_
 #define WAYBILL_CORE_ENGINE_TIMELINE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The sending side of a group's updates: stages a trainer's routes and sends them to their workers.
 //
 // The engine takes commands and reports events. It does not talk to the controller. All calls come

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One trainer, as a worker's engine sees it: its lanes, and how far its part of the update is.
 #ifndef WAYBILL_CORE_ENGINE_TRAINER_LINK_H_
 #define WAYBILL_CORE_ENGINE_TRAINER_LINK_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Carries out the send schedule of an update: stages, stores and posts what it says, and trades
 // maxima with other trainers meanwhile.
 #ifndef WAYBILL_CORE_ENGINE_UPDATE_SENDER_H_

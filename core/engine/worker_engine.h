@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The receiving side of a worker's updates: offers buffers, counts arrivals, verifies and shows.
 //
 // The engine takes commands and reports events. It does not talk to the controller. Any thread may

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One worker, as the trainer's engine sees it: its lanes and its buffers.
 #ifndef WAYBILL_CORE_ENGINE_WORKER_LINK_H_
 #define WAYBILL_CORE_ENGINE_WORKER_LINK_H_

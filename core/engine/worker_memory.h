@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The memory of a worker in each mode: what is written to, what is shown, and how to reach it.
 #ifndef WAYBILL_CORE_ENGINE_WORKER_MEMORY_H_
 #define WAYBILL_CORE_ENGINE_WORKER_MEMORY_H_

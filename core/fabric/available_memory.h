@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How much memory this process may still take, before it takes it: the kernel promises pages of a
 // file in memory without counting them, and kills when they are not there.
 #ifndef WAYBILL_CORE_FABRIC_AVAILABLE_MEMORY_H_

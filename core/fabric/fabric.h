@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The interface to a network. Each kind of network implements it, and so do the fault injector and
 // the network of the tests. Nothing else moves bytes between ranks.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The regions of peers that a fabric has imported. No import outlives its lane.
 #ifndef WAYBILL_CORE_FABRIC_IMPORT_TABLE_H_
 #define WAYBILL_CORE_FABRIC_IMPORT_TABLE_H_

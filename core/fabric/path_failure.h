@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Marks the failures of lanes for which the path is to blame: the network carried some packets and
 // not others, or no packets any more. That a peer closed its end, or died, is none.
 #ifndef WAYBILL_CORE_FABRIC_PATH_FAILURE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A clock for the deadlines of lanes.
 #ifndef WAYBILL_CORE_FABRIC_POLLED_CLOCK_H_
 #define WAYBILL_CORE_FABRIC_POLLED_CLOCK_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Shared parts of the fabrics' Poll() and Wait().
 #ifndef WAYBILL_CORE_FABRIC_PROGRESS_H_
 #define WAYBILL_CORE_FABRIC_PROGRESS_H_

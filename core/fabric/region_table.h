@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The regions of one endpoint of a fabric whose peers' writes are checked by this process: their
 // keys, and to which lanes they are granted.
 #ifndef WAYBILL_CORE_FABRIC_REGION_TABLE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A queue that allocates only when it holds more than it ever held.
 #ifndef WAYBILL_CORE_FABRIC_RING_H_
 #define WAYBILL_CORE_FABRIC_RING_H_

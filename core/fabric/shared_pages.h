@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Memory in a sealed memfd: it can be passed to another process, mapped there, and taken away
 // again.
 #ifndef WAYBILL_CORE_FABRIC_SHARED_PAGES_H_

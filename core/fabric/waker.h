@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Ends a wait from another thread: a descriptor to wait on together with others.
 #ifndef WAYBILL_CORE_FABRIC_WAKER_H_
 #define WAYBILL_CORE_FABRIC_WAKER_H_

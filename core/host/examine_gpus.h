@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Examines what lies between a host's GPUs and its NICs, and what limits it.
 #ifndef WAYBILL_CORE_HOST_EXAMINE_GPUS_H_
 #define WAYBILL_CORE_HOST_EXAMINE_GPUS_H_

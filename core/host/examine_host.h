@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Examines whether a host has what RDMA and large memory need, and explains what is missing.
 #ifndef WAYBILL_CORE_HOST_EXAMINE_HOST_H_
 #define WAYBILL_CORE_HOST_EXAMINE_HOST_H_

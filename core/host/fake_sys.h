@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A folder that stands for /sys and /proc, for tests.
 #ifndef WAYBILL_CORE_HOST_FAKE_SYS_H_
 #define WAYBILL_CORE_HOST_FAKE_SYS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What an examination of a host has found.
 #ifndef WAYBILL_CORE_HOST_FINDING_H_
 #define WAYBILL_CORE_HOST_FINDING_H_

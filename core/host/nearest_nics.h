@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Which NICs a GPU's memory is sent by.
 #ifndef WAYBILL_CORE_HOST_NEAREST_NICS_H_
 #define WAYBILL_CORE_HOST_NEAREST_NICS_H_

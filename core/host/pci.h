@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Where PCI devices are, as the kernel's files in /sys tell it.
 #ifndef WAYBILL_CORE_HOST_PCI_H_
 #define WAYBILL_CORE_HOST_PCI_H_

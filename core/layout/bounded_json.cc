@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "core/layout/bounded_json.h"
 
 #include "absl/status/status.h"

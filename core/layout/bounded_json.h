@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Parses JSON from files that nobody vouches for.
 #ifndef WAYBILL_CORE_LAYOUT_BOUNDED_JSON_H_
 #define WAYBILL_CORE_LAYOUT_BOUNDED_JSON_H_

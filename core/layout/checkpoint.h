@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A Hugging Face checkpoint: config.json beside one or several safetensors files.
 #ifndef WAYBILL_CORE_LAYOUT_CHECKPOINT_H_
 #define WAYBILL_CORE_LAYOUT_CHECKPOINT_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One tensor of a checkpoint.
 #ifndef WAYBILL_CORE_LAYOUT_CHECKPOINT_TENSOR_H_
 #define WAYBILL_CORE_LAYOUT_CHECKPOINT_TENSOR_H_

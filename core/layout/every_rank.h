@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The manifests of all ranks of a side.
 #ifndef WAYBILL_CORE_LAYOUT_EVERY_RANK_H_
 #define WAYBILL_CORE_LAYOUT_EVERY_RANK_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "core/layout/families.h"
 
 #include "absl/strings/match.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The model families: which tensors each has, how tensor parallelism cuts them, and what each
 // engine calls and fuses.
 //

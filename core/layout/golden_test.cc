@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Where the engines' own loaders and torch's FSDP put every element, against where this package
 // says they go. README.md says what the files hold.
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // For tests: models without data, and what a rank holds of them, element by element.
 #ifndef WAYBILL_CORE_LAYOUT_HELD_ELEMENTS_H_
 #define WAYBILL_CORE_LAYOUT_HELD_ELEMENTS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Fills a rank's memory from a checkpoint.
 #ifndef WAYBILL_CORE_LAYOUT_LOAD_SHARDS_H_
 #define WAYBILL_CORE_LAYOUT_LOAD_SHARDS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Reads what config.json says about the shapes of a model's tensors.
 #ifndef WAYBILL_CORE_LAYOUT_MODEL_CONFIG_H_
 #define WAYBILL_CORE_LAYOUT_MODEL_CONFIG_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What trainers of MoE models hold, against each framework's definition, element by element.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What workers of MoE models hold where no recorded load of an engine says it: by definition.
 #include <gtest/gtest.h>
 

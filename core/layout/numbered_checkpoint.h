@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // For tests: checkpoints whose element k, counted over all tensors, holds the number k.
 #ifndef WAYBILL_CORE_LAYOUT_NUMBERED_CHECKPOINT_H_
 #define WAYBILL_CORE_LAYOUT_NUMBERED_CHECKPOINT_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A family's rules applied to a checkpoint's tensors: what trainers and workers then cut.
 #ifndef WAYBILL_CORE_LAYOUT_PARAMETERS_H_
 #define WAYBILL_CORE_LAYOUT_PARAMETERS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Reads safetensors files, and believes nothing that they say about themselves.
 #ifndef WAYBILL_CORE_LAYOUT_SAFETENSORS_H_
 #define WAYBILL_CORE_LAYOUT_SAFETENSORS_H_

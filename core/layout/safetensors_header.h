@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Parses the JSON header of a safetensors file. Used by safetensors.cc only.
 #ifndef WAYBILL_CORE_LAYOUT_SAFETENSORS_HEADER_H_
 #define WAYBILL_CORE_LAYOUT_SAFETENSORS_HEADER_H_

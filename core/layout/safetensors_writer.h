@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Writes safetensors files that are either whole or not there.
 #ifndef WAYBILL_CORE_LAYOUT_SAFETENSORS_WRITER_H_
 #define WAYBILL_CORE_LAYOUT_SAFETENSORS_WRITER_H_

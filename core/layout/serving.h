@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How an engine serves a model: which parameters are quantised, and how.
 #ifndef WAYBILL_CORE_LAYOUT_SERVING_H_
 #define WAYBILL_CORE_LAYOUT_SERVING_H_

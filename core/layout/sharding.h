@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How many ranks share a model, and in which ways.
 #ifndef WAYBILL_CORE_LAYOUT_SHARDING_H_
 #define WAYBILL_CORE_LAYOUT_SHARDING_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Makes synthetic checkpoints with real shapes and seeded numbers.
 #ifndef WAYBILL_CORE_LAYOUT_SYNTHETIC_H_
 #define WAYBILL_CORE_LAYOUT_SYNTHETIC_H_

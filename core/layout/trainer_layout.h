@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The part of a model that a trainer holds.
 #ifndef WAYBILL_CORE_LAYOUT_TRAINER_LAYOUT_H_
 #define WAYBILL_CORE_LAYOUT_TRAINER_LAYOUT_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "core/layout/worker_layout.h"
 
 #include <gtest/gtest.h>

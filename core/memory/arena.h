@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Puts all regions of a manifest into one piece of memory that the fabric owns.
 #ifndef WAYBILL_CORE_MEMORY_ARENA_H_
 #define WAYBILL_CORE_MEMORY_ARENA_H_

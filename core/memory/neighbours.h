@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Joins pieces of memory that lie side by side, so that many tensors are registered and granted as
 // one region.
 #ifndef WAYBILL_CORE_MEMORY_NEIGHBOURS_H_

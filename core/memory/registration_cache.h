@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Registers each piece of memory once, even if many tensors lie in it.
 #ifndef WAYBILL_CORE_MEMORY_REGISTRATION_CACHE_H_
 #define WAYBILL_CORE_MEMORY_REGISTRATION_CACHE_H_

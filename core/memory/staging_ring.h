@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The memory of a trainer's staging slots. Its size bounds how many bytes a trainer prepares ahead
 // of the network.
 #ifndef WAYBILL_CORE_MEMORY_STAGING_RING_H_

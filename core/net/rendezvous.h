@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How the two ends of a lane find each other: each is told the other's address over the control
 // channel, the one with the smaller address dials, and by secrets in the first frames they know
 // each other. Whoever lacks them is turned away. An end whose connection is closed without a word,

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How long the host at the other end of a connection has owed an answer. Not left to
 // TCP_USER_TIMEOUT, to which a peer that reads nothing for a while is as good as dead; while
 // nothing is under way SetKeepAlive() looks after the connection.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // TCP sockets between ranks, none of which ever blocks.
 #ifndef WAYBILL_CORE_NET_TCP_SOCKET_H_
 #define WAYBILL_CORE_NET_TCP_SOCKET_H_

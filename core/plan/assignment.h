@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Decides which trainer sends what: shares demands out between the holders of their sources.
 #ifndef WAYBILL_CORE_PLAN_ASSIGNMENT_H_
 #define WAYBILL_CORE_PLAN_ASSIGNMENT_H_

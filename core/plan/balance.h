@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How evenly a plan loads the links of its ranks.
 #ifndef WAYBILL_CORE_PLAN_BALANCE_H_
 #define WAYBILL_CORE_PLAN_BALANCE_H_

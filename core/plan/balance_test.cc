@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How well the bytes of replicated sources are shared out.
 
 #include <gtest/gtest.h>

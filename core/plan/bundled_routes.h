@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The routes of one rank in bundles, as the rank is sent them.
 //
 // A plan's routes come in bundles: from one trainer, the same box of several alike tensors, to

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The routes of a plan, in bundles of those that differ only in their places.
 #ifndef WAYBILL_CORE_PLAN_BUNDLES_H_
 #define WAYBILL_CORE_PLAN_BUNDLES_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Values as bytes, little-endian, one after the other; with checks when reading.
 #ifndef WAYBILL_CORE_PLAN_BYTE_CODEC_H_
 #define WAYBILL_CORE_PLAN_BYTE_CODEC_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A routing table cut into the pieces in which it is staged, sent and counted.
 //
 // Pure rules, shared by whoever sends and whoever predicts: how long a chunk is, where a route may

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The proof that a plan writes every byte of every worker exactly once.
 #ifndef WAYBILL_CORE_PLAN_COVER_H_
 #define WAYBILL_CORE_PLAN_COVER_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Finds what the workers need from which source, before it is decided who sends it.
 #ifndef WAYBILL_CORE_PLAN_DEMANDS_H_
 #define WAYBILL_CORE_PLAN_DEMANDS_H_

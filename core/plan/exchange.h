@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Describes the scales that one trainer computes, and the maxima that it trades with other
 // trainers.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Explains a plan to people and to programs.
 #ifndef WAYBILL_CORE_PLAN_EXPLAIN_H_
 #define WAYBILL_CORE_PLAN_EXPLAIN_H_

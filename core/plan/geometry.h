@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Describes where the elements of a box lie in two ranks' memory, as one walk through both.
 #ifndef WAYBILL_CORE_PLAN_GEOMETRY_H_
 #define WAYBILL_CORE_PLAN_GEOMETRY_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Which NICs of a trainer and a worker their lanes join, and which chunk goes by which lane.
 //
 // Pure rules, the same on every rank. A lane is bound to its two NICs when it is made, so that keys

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The plan: one routing table for each trainer, what each worker is to expect, and how good it is.
 #ifndef WAYBILL_CORE_PLAN_PLAN_H_
 #define WAYBILL_CORE_PLAN_PLAN_H_

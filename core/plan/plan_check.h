@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Whether a rank can use a plan that it was sent. The plan may come from anybody who plays the
 // controller, so nothing in it is believed.
 #ifndef WAYBILL_CORE_PLAN_PLAN_CHECK_H_

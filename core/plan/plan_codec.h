@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Encodes and decodes the part of the plan that one rank gets.
 #ifndef WAYBILL_CORE_PLAN_PLAN_CODEC_H_
 #define WAYBILL_CORE_PLAN_PLAN_CODEC_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Computes the plan from all manifests.
 #ifndef WAYBILL_CORE_PLAN_PLANNER_H_
 #define WAYBILL_CORE_PLAN_PLANNER_H_

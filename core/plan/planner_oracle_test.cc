@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Plans of random manifests against the slow truth: every element is walked and asked where it is
 // from.
 

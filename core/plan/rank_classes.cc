@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "core/plan/rank_classes.h"
 
 #include "absl/container/flat_hash_map.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Plans what a plan has not brought.
 #ifndef WAYBILL_CORE_PLAN_REST_H_
 #define WAYBILL_CORE_PLAN_REST_H_

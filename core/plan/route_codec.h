@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A routing table as bytes, route by route.
 //
 // The encoding is our own and canonical: a header, then one column after the other, each number as

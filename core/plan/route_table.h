@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Ordered routes, stored as columns: what a trainer writes, or what a worker receives.
 #ifndef WAYBILL_CORE_PLAN_ROUTE_TABLE_H_
 #define WAYBILL_CORE_PLAN_ROUTE_TABLE_H_

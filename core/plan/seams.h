@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Which blocks of a quantisation are split between trainers, and who tells whom what of them.
 #ifndef WAYBILL_CORE_PLAN_SEAMS_H_
 #define WAYBILL_CORE_PLAN_SEAMS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Plans that quantise, against the slow truth: maxima of random elements, traded by the plan's
 // messages, must be those of the whole blocks wherever a route uses them.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Indexes what the trainers hold: every distinct box of every class of tensors, with its holders.
 #ifndef WAYBILL_CORE_PLAN_SOURCE_INDEX_H_
 #define WAYBILL_CORE_PLAN_SOURCE_INDEX_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The tensors of a plan, as classes of those that the same ranks hold and want in the same parts.
 #ifndef WAYBILL_CORE_PLAN_TENSOR_CLASSES_H_
 #define WAYBILL_CORE_PLAN_TENSOR_CLASSES_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "core/protocol/arrival_gate.h"
 
 #include "core/protocol/update.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Decides when a worker has everything: when the last write of every lane that the plan uses has
 // landed.
 #ifndef WAYBILL_CORE_PROTOCOL_ARRIVAL_GATE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The controller's mind: who is here, which plans hold, which updates are going on.
 //
 // Pure: messages and the time go in, actions come out. It opens nothing and waits for nothing;

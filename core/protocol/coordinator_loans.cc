@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Catching up: how a group that has missed a version gets it from another that shows it.
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The rest of a version: how a round goes on when lanes die, with what other trainers hold.
 //
 // The round waits until everything else has arrived. Then the group has a term whose plan is what

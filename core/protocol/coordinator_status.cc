@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a coordinator reports about itself, for people.
 
 #include <algorithm>

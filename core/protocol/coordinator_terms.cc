@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Terms: how a coordinator brings the members of a group together, by a plan and lanes.
 
 #include <algorithm>

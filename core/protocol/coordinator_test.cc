@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The rules of membership and of the two-phase commit, message by message: no sockets, no clocks.
 
 #include "core/protocol/coordinator.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Updates: how a coordinator takes a version from the first publish to each group's outcome.
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A decision to commit, and what became of recording it.
 #ifndef WAYBILL_CORE_PROTOCOL_DECISION_H_
 #define WAYBILL_CORE_PROTOCOL_DECISION_H_

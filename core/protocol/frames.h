@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a control stream carries. Messages that wait for the stream travel together, and one that is
 // too long for a frame travels in fragments.
 //

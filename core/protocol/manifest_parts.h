@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Collects the manifests of ranks, each part of which travels once.
 #ifndef WAYBILL_CORE_PROTOCOL_MANIFEST_PARTS_H_
 #define WAYBILL_CORE_PROTOCOL_MANIFEST_PARTS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The ranks that have joined a job: their identities and manifests. Pure; not thread-safe.
 #ifndef WAYBILL_CORE_PROTOCOL_MEMBERSHIP_H_
 #define WAYBILL_CORE_PROTOCOL_MEMBERSHIP_H_

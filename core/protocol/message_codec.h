@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Converts between the messages of the control stream and the types of the core.
 #ifndef WAYBILL_CORE_PROTOCOL_MESSAGE_CODEC_H_
 #define WAYBILL_CORE_PROTOCOL_MESSAGE_CODEC_H_

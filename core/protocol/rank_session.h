@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A rank's part in a job, as far as trainers and workers share it: joining, the stream and its
 // return, the plan, the lanes, leaving.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Decides how a trainer sends one update: which chunk is stored, staged or posted next, which
 // staging slot it gets, and when each lane is ended by its immediate.
 //

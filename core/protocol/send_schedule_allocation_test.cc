@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A schedule allocates nothing once its peers are set.
 
 #include <gtest/gtest.h>

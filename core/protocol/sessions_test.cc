@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The rules of a rank's part in a job, message by message: no sockets, no threads, no clock.
 
 #include <gtest/gtest.h>

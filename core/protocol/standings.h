@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the groups of a job amount to together. Each group's part is kept up as the group changes,
 // so that a message costs as much as it changes, however many groups there are.
 #ifndef WAYBILL_CORE_PROTOCOL_STANDINGS_H_

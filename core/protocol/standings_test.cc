@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Compares what is kept up group by group with the definition: counting all groups anew.
 
 #include "core/protocol/standings.h"

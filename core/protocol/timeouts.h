@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How long a job waits where its users say nothing. waybill.h and the bindings state these numbers.
 #ifndef WAYBILL_CORE_PROTOCOL_TIMEOUTS_H_
 #define WAYBILL_CORE_PROTOCOL_TIMEOUTS_H_

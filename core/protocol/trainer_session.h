@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A trainer's part in a job: it publishes versions, one after the other, to all groups at a time.
 #ifndef WAYBILL_CORE_PROTOCOL_TRAINER_SESSION_H_
 #define WAYBILL_CORE_PROTOCOL_TRAINER_SESSION_H_

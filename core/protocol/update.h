@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the engines of both sides and whoever drives them have in common.
 #ifndef WAYBILL_CORE_PROTOCOL_UPDATE_H_
 #define WAYBILL_CORE_PROTOCOL_UPDATE_H_

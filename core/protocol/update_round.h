@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One update of one group as the controller sees it, from the first publish to the last SHOWN.
 //
 // Pure: events in, actions out. Every rule of the two-phase commit is here.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A worker's part in a job: it receives versions, votes for them, and shows what is committed.
 #ifndef WAYBILL_CORE_PROTOCOL_WORKER_SESSION_H_
 #define WAYBILL_CORE_PROTOCOL_WORKER_SESSION_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The controller of a simulated job, and the streams between it and the ranks: the production
 // coordinator on the virtual clock.
 #ifndef WAYBILL_CORE_SIMULATE_CONTROL_PLANE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a finished simulation means for its reader: bounds, imbalance, warnings, the slowest path.
 #ifndef WAYBILL_CORE_SIMULATE_FINDINGS_H_
 #define WAYBILL_CORE_SIMULATE_FINDINGS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The machines, the network and the controller that an update is simulated on.
 //
 // Rates are in bytes per second and times in seconds, unless a name says otherwise. The defaults

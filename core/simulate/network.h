@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The network: NICs, PCIe, NVLink and the uplinks of racks, each of which serves bytes at a rate.
 //
 // A message leaves by its sender's NIC, which serves its lanes in turn, one message each. It then

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Who computes: the threads of ranks, on the cores of hosts or on GPUs.
 #ifndef WAYBILL_CORE_SIMULATE_PROCESSORS_H_
 #define WAYBILL_CORE_SIMULATE_PROCESSORS_H_

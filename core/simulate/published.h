@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Two updates that others have measured and published, predicted by the rules of their system.
 //
 // That system gathers a tensor's shards on all trainers of its mesh (`full_tensor()`), fuses and

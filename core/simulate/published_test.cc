@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The published cases: that their sizes are those of the models, and how far off predictions are.
 
 #include "core/simulate/published.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Trainers and workers of a simulated job: the production sessions, send schedule and arrival gate,
 // with a model of the hardware in place of the engine.
 #ifndef WAYBILL_CORE_SIMULATE_RANKS_H_

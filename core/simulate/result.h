@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a simulated update tells.
 #ifndef WAYBILL_CORE_SIMULATE_RESULT_H_
 #define WAYBILL_CORE_SIMULATE_RESULT_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Predicts an update: runs the production protocol on a virtual clock, with a model of the hardware
 // in place of the engine.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Predictions against arithmetic that needs no simulation: bytes over rates.
 
 #include "core/simulate/simulate.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What an update moves between which ranks, without the routes: all that a simulation needs of a
 // plan. This is the only file of the package that looks into a Plan.
 #ifndef WAYBILL_CORE_SIMULATE_TRAFFIC_H_

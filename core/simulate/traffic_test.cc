@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a plan's routes add up to, against counts made by hand.
 
 #include "core/simulate/traffic.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A virtual clock: what happens, in the order of its time.
 #ifndef WAYBILL_CORE_SIMULATE_VIRTUAL_TIME_H_
 #define WAYBILL_CORE_SIMULATE_VIRTUAL_TIME_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the ranks of a simulated job share.
 #ifndef WAYBILL_CORE_SIMULATE_WORLD_H_
 #define WAYBILL_CORE_SIMULATE_WORLD_H_

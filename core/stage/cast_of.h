@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The kernels' name of what a route does to its elements.
 #ifndef WAYBILL_CORE_STAGE_CAST_OF_H_
 #define WAYBILL_CORE_STAGE_CAST_OF_H_

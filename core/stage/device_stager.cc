@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "core/stage/device_stager.h"
 
 #include <unistd.h>

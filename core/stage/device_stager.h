@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Stages pieces whose source is a GPU's memory: the GPU's kernels pack, transform and digest them
 // there, into a staging slot of the device, or on the way to one of the host. Also digests pieces
 // that have arrived in a GPU's memory.

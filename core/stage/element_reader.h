@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Reads a shard's elements where host code cannot.
 #ifndef WAYBILL_CORE_STAGE_ELEMENT_READER_H_
 #define WAYBILL_CORE_STAGE_ELEMENT_READER_H_

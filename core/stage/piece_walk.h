@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The places of a piece's elements, as rectangles that one call of a kernel handles.
 #ifndef WAYBILL_CORE_STAGE_PIECE_WALK_H_
 #define WAYBILL_CORE_STAGE_PIECE_WALK_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "core/stage/quantise_piece.h"
 
 #include "core/stage/piece_walk.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Stages one piece of a route that quantises, and computes its digest.
 #ifndef WAYBILL_CORE_STAGE_QUANTISE_PIECE_H_
 #define WAYBILL_CORE_STAGE_QUANTISE_PIECE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Computes the scales of one shard's blocks, in each update, where they are first needed.
 #ifndef WAYBILL_CORE_STAGE_SCALE_VALUES_H_
 #define WAYBILL_CORE_STAGE_SCALE_VALUES_H_

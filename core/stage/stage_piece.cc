@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "core/stage/stage_piece.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Stages one piece of a route and computes its digest, in one pass over memory.
 #ifndef WAYBILL_CORE_STAGE_STAGE_PIECE_H_
 #define WAYBILL_CORE_STAGE_STAGE_PIECE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Pieces of random shapes against the definition: element by element, by the axes.
 
 #include "core/stage/stage_piece.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A pool of threads that run numbered tasks.
 #ifndef WAYBILL_CORE_STAGE_WORK_POOL_H_
 #define WAYBILL_CORE_STAGE_WORK_POOL_H_

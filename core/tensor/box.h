@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A half-open range of a tensor's index space in each of its dimensions.
 #ifndef WAYBILL_CORE_TENSOR_BOX_H_
 #define WAYBILL_CORE_TENSOR_BOX_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Single indices of a box.
 #ifndef WAYBILL_CORE_TENSOR_BOX_INDEX_H_
 #define WAYBILL_CORE_TENSOR_BOX_INDEX_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The types that elements have.
 #ifndef WAYBILL_CORE_TENSOR_DTYPE_H_
 #define WAYBILL_CORE_TENSOR_DTYPE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How a shard's elements are stored.
 #ifndef WAYBILL_CORE_TENSOR_FORMAT_H_
 #define WAYBILL_CORE_TENSOR_FORMAT_H_

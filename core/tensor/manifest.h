@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Describes what one rank holds: every shard with its place in memory, aliases, padding and NICs.
 //
 // Kept as structs of arrays, a column for each property and no object for each shard: a large model

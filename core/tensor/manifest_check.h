@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Whether a manifest can be believed: it came from a user or over the network.
 #ifndef WAYBILL_CORE_TENSOR_MANIFEST_CHECK_H_
 #define WAYBILL_CORE_TENSOR_MANIFEST_CHECK_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A manifest as bytes, for the control channel and for files.
 #ifndef WAYBILL_CORE_TENSOR_MANIFEST_CODEC_H_
 #define WAYBILL_CORE_TENSOR_MANIFEST_CODEC_H_

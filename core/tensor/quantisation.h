@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How the elements of a matrix are stored in few bits, with a scale for each block.
 //
 // A tensor's last two dimensions are the matrix, those before them count matrices; the grid of

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Decides whether strided arrays fill a region's bytes, each byte once.
 #ifndef WAYBILL_CORE_TENSOR_REGION_COVER_H_
 #define WAYBILL_CORE_TENSOR_REGION_COVER_H_

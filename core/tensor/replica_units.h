@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Cuts what a rank holds into units by which replicas are compared: ranks that hold the same shard
 // have the same units, wherever the shard lies in their memory.
 #ifndef WAYBILL_CORE_TENSOR_REPLICA_UNITS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The contiguous runs of bytes that a strided array consists of.
 #ifndef WAYBILL_CORE_TENSOR_RUNS_H_
 #define WAYBILL_CORE_TENSOR_RUNS_H_

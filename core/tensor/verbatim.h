@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a rank's memory holds, taken as it lies.
 #ifndef WAYBILL_CORE_TENSOR_VERBATIM_H_
 #define WAYBILL_CORE_TENSOR_VERBATIM_H_

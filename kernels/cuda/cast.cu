@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Casts between element types.
 
 #include "kernels/cuda/leaves.cuh"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Casts between element types on a GPU.
 
 #ifndef KERNELS_CUDA_CAST_H_

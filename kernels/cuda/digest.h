@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The digest of memory that a GPU sees: ../README.md defines it. Each launch adds the values of a
 // stream's leaves to one number, in any order.
 

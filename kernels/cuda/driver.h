@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The GPU's driver, which is loaded when it is first needed, and the result of every call of this
 // package.
 //

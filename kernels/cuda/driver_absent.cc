@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Replaces driver.cc in a build without a CUDA compiler.
 
 #include "kernels/cuda/driver.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The functions of the CUDA driver that this package and its tests call.
 
 #ifndef KERNELS_CUDA_DRIVER_FUNCTIONS_H_

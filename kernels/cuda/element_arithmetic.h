@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The arithmetic of one element and of one word, in operations that every processor has: both the
 // kernels of a GPU and their tests on the host are compiled from it, so what is tested there is
 // what runs here. Equal to scalar.h, scalar_elements.h and scale.h bit for bit.

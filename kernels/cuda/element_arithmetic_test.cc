@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Every operation of one element against its scalar truth, over all inputs where that is possible.
 
 #include "kernels/cuda/element_arithmetic.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // usage: gpu_bench [--json] [--once] [MiB]...
 //
 // Rates of the kernels on the first GPU, beside what its memory does when it copies: of each the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The tests' memory on the first GPU, in its primary context.
 
 #include <cuda.h>

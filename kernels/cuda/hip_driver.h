@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // AMD's GPUs behind the functions of the CUDA driver.
 
 #ifndef KERNELS_CUDA_HIP_DRIVER_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // In place of hip_driver.cc where the library is built without --config=hip.
 
 #include "kernels/cuda/hip_driver.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The image for AMD's GPUs: which it has code for, and how its kernels do arithmetic."""
 
 import io

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Defines those parts of CUDA's language that this package's kernels use and hipcc lacks.
 //
 // The kernels' warps have 32 threads. AMD's have 32 or 64, of which 32 in a row then act as a warp:

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The kernels, compiled for the host: see host_threads.h for what that shows.
 
 #ifndef KERNELS_CUDA_HOST_KERNELS_H_

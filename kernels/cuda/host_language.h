@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What nvcc knows by itself of the language of .cu files, as far as this package's kernels use it,
 // for a host's compiler. See host_threads.h.
 

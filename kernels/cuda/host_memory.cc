@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The tests' memory where the host runs the kernels, inside the call that launches them.
 
 #include <atomic>

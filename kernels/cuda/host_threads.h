@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs a GPU's threads on the host, one at a time, for tests of kernels without a GPU. This shows
 // that indices, bounds and bits are right, but not that memory is ordered or how fast a kernel is.
 

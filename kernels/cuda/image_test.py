@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The embedded image: which GPUs it has code for, as its own headers say."""
 
 import struct

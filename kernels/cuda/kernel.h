@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One kernel of the embedded image, and its launch.
 
 #ifndef KERNELS_CUDA_KERNEL_H_

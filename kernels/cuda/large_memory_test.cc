@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Kernels on more than 4 GiB, whose offsets do not fit into 32 bits.
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The arguments of kernels: one struct each, which host and device code share.
 
 #ifndef KERNELS_CUDA_LAUNCH_ARGUMENTS_H_

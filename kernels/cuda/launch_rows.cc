@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "kernels/cuda/launch_rows.h"
 
 #include "kernels/cuda/kernel.h"

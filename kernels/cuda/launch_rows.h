@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The launch behind rows.h and digest.h.
 
 #ifndef KERNELS_CUDA_LAUNCH_ROWS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Computes the numbers of a launch from those of a caller.
 
 #ifndef KERNELS_CUDA_LAUNCH_SHAPE_H_

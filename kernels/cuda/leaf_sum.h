@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The sum of leaves from which a digest is made; ../README.md defines the digest.
 
 #ifndef KERNELS_CUDA_LEAF_SUM_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How the work of a stream of bytes is shared out on a GPU, and how its digest comes about on the
 // way. A warp takes a leaf of 4096 bytes at a time, a thread 16 bytes of it at a time: two words,
 // which meet the same pair of the digest's lanes in each of the leaf's eight rounds.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The kernels of quantisation, held to the bits of scalar_quantise.h and scale.h.
 
 #include <gtest/gtest.h>

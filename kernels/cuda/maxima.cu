@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The largest magnitude of each block, and what becomes of it.
 
 #include "kernels/cuda/launch_arguments.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Computes the largest magnitudes of blocks and their scales on a GPU.
 
 #ifndef KERNELS_CUDA_MAXIMA_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Wide elements to FP8 by given factors, and back, row by row.
 
 #include "kernels/cuda/leaves.cuh"

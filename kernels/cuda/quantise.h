@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Quantisation to 8-bit floats on a GPU.
 
 #ifndef KERNELS_CUDA_QUANTISE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Both passes of block quantisation at once: what is read once stays in registers until the block's
 // maximum is known.
 

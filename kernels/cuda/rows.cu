@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Blocks of rows: copied, digested, or both. Addresses and what lies between them are multiples of
 // kUnit bytes; the launch picks the largest that fits.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Two-dimensional blocks in a GPU's memory; pitches as in kernels/rows.h.
 
 #ifndef KERNELS_CUDA_ROWS_H_

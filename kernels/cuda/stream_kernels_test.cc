@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The kernels that copy, cast, transpose and digest, held to the bits of scalar.h.
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The sizes of the pieces that blocks of threads handle. Host and GPU code share them.
 
 #ifndef KERNELS_CUDA_STRIPS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The memory on which kernels are tested: a GPU's, or the host's if the host runs the kernels.
 
 #ifndef KERNELS_CUDA_TEST_MEMORY_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Transposes by square tiles in shared memory, so that both sides are read and written along rows.
 
 #include "kernels/cuda/element_arithmetic.h"

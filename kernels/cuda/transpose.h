@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Transposes on a GPU. They do not digest; AddLeavesOfRows can digest what they wrote.
 
 #ifndef KERNELS_CUDA_TRANSPOSE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sixteen bytes of elements, and how two of them become FP8.
 
 #ifndef KERNELS_CUDA_WIDE_CHUNK_CUH_

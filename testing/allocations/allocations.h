@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Counts this program's allocations by replacing operator new. It would displace the operator new
 // of sanitizers, so tests that use it have the tag no-sanitizer.
 #ifndef WAYBILL_TESTING_ALLOCATIONS_ALLOCATIONS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "testing/allocations/allocations.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sends memory from one process to another over a TCP connection of the loopback device, and does
 // nothing else: what an update of one tensor over `tcp` would take if the job around it took no
 // time.

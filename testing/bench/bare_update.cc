@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Executes the routes of an update in one process: what an update over `local` would take if the
 // job around it took no time.
 //

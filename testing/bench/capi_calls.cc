@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Measures calls of the C ABI that only hand something to another thread: medians.
 #include <algorithm>
 #include <condition_variable>

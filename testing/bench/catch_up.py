@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures how fast a group catches up from a sister group, beside an update from the trainers.
 
     bazel run -c opt //testing/bench:catch_up

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Measures the pure coordinator: the processor time that a job's messages take it, by the number of
 // ranks and groups. The ranks are played: they answer what they are told at once. Planning, and the
 // making of tables, are not counted.

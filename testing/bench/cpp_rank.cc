@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One rank of testing/bench:python_update and of testing/stacks/vllm_timing.py, in C++, on the core
 // itself: takes commands, tells times.
 //

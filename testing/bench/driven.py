@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks and controllers of `waybill` as processes that take commands and answer in JSON."""
 
 import json

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Moves bytes between two processes over one fabric, as the engines do, and prints what it took as
 // JSON: fabric_transfer --fabric tcp|verbs [--lanes N] [--mib N] [--chunk-kib N] [--write-kib N]
 // [--ring-mib N] [--rounds N] [--digests] [--nics SENDER,RECEIVER] [--senders N] [--receivers N].

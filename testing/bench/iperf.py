@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """iperf3 over loopback, as a counterpart."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures what updates notice of a group that joins: 4 trainers, 8 groups of 2, and a ninth that comes and goes.
 
     bazel run -c opt //testing/bench:joining

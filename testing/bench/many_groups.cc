@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Measures a job of many groups of one worker: how long 4 trainers and they take to join, and to
 // commit a tensor of 4 KiB. The controller and all ranks are one process, each rank with its own
 // threads, streams and local fabric; decisions are recorded in a file.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures a large tensor from one trainer to one worker over tcp, beside gloo's broadcast and iperf3.
 
     bazel run -c opt //testing/bench:one_tensor

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Plans large jobs, each beside its target.
 //
 //     bazel run -c opt //testing/bench:plan

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares predictions of `waybill simulate` with updates of the demo on this machine.
 
     bazel run -c opt //testing/bench:predict

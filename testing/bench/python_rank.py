@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of testing/bench:python_update, in Python: takes commands, tells times.
 
 usage: python_rank.py trainer|worker CONTROLLER RANK WORLD MODEL FABRIC MODE

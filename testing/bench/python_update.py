@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The update of testing/bench:update, driven from Python, beside the same driven from C++.
 
     bazel run -c opt //testing/bench:python_update [-- --pairs 20 --fabric tcp]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures the tcp fabric on this machine, each round beside iperf3's in the same minute.
 
     bazel run -c opt //testing/bench:tcp

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures whole updates on this machine, each beside its bound in the same run.
 
     bazel run -c opt //testing/bench:update

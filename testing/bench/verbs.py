@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures the verbs fabric on SoftRoCE beside ib_write_bw, in the same boot of the same guest.
 
     bazel run //testing/bench:verbs

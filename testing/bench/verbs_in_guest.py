@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The verbs fabric beside ib_write_bw, in the same boot: verbs.py runs this in the guest.
 
 usage: verbs_in_guest.py FABRIC_TRANSFER WAYBILL ROUNDS DEMO(0|1)

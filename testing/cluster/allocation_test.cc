@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A warm update allocates nothing, from Start() to the event that it has arrived.
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Trainers and workers in one process, driven step by step without a controller, for tests of the
 // engines and the layers below them.
 #ifndef WAYBILL_TESTING_CLUSTER_CLUSTER_H_

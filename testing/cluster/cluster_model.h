@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A model of a cluster: what its ranks hold, and the bytes of each version.
 #ifndef WAYBILL_TESTING_CLUSTER_CLUSTER_MODEL_H_
 #define WAYBILL_TESTING_CLUSTER_CLUSTER_MODEL_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Commands that come at the wrong time are refused, and change nothing; a buffer that is read is
 // not written.
 

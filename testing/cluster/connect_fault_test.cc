@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tests that failures while engines are made and connected are reported with the peer concerned.
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tests the cost of an update in counts that do not vary: writes, stores, bytes and immediates.
 
 #include <gtest/gtest.h>

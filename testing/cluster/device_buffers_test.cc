@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Workers whose buffers are a GPU's memory, and workers whose engine gives its memory back for a
 // while. The driver, the GPUs and the NICs are fakes.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Updates that are written into a GPU's memory at their final address, in place: by NICs, and over
 // the local fabric. The driver, the GPUs and the NICs are fakes: host code that touches the memory
 // crashes, and so does a NIC that has no dma-buf of it.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Memory for ranks on a GPU.
 #ifndef WAYBILL_TESTING_CLUSTER_DEVICE_MEMORY_H_
 #define WAYBILL_TESTING_CLUSTER_DEVICE_MEMORY_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tests of failures between updates and GPUs, and of what they leave. The driver is a fake one.
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Updates from and to the memory of GPUs: on the fake driver's (:device_updates_test), whose memory
 // ends who touches it from the host, and on a real one (:gpu_updates).
 

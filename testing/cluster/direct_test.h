@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What tests of updates into a GPU's memory begin with.
 #ifndef WAYBILL_TESTING_CLUSTER_DIRECT_TEST_H_
 #define WAYBILL_TESTING_CLUSTER_DIRECT_TEST_H_

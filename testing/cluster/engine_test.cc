@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One update through both engines, on each fabric that works within a process, in each mode.
 
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A cluster with faulty fabrics.
 #ifndef WAYBILL_TESTING_CLUSTER_FAULT_CLUSTER_H_
 #define WAYBILL_TESTING_CLUSTER_FAULT_CLUSTER_H_

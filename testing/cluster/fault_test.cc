@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a network can do to an update: wrong bytes, lost and foreign immediates, dead lanes, a dead
 // trainer. Every worker shows a version whole, or the one before it.
 

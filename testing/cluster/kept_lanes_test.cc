@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Lanes that go on from one term to the next: what they carry, and when they must not be kept.
 
 #include <gtest/gtest.h>

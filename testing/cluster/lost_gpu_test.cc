@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Updates during which a GPU is lost. The driver, the GPUs and the NICs are fakes.
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What it costs to reach very many tensors of an inference engine in place.
 #include <gtest/gtest.h>
 

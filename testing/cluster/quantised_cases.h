@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Jobs that quantise, with every way to cut a matrix.
 #ifndef WAYBILL_TESTING_CLUSTER_QUANTISED_CASES_H_
 #define WAYBILL_TESTING_CLUSTER_QUANTISED_CASES_H_

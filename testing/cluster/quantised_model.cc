@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "testing/cluster/quantised_model.h"
 
 #include <algorithm>

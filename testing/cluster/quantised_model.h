@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A model of one matrix. Trainers hold any parts of it, and workers hold it quantised.
 #ifndef WAYBILL_TESTING_CLUSTER_QUANTISED_MODEL_H_
 #define WAYBILL_TESTING_CLUSTER_QUANTISED_MODEL_H_

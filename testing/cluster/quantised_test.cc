@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Updates that quantise on the way: the bytes shown are those of quantising the whole matrix in one
 // place, however the trainers cut it.
 

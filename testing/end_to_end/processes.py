@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `waybill` program as a test runs it: real processes, each with a deadline."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What workers hold of a small Qwen3-like checkpoint, in any version, quantised or not.
 
 Worked out for whole tensors, from the formats' definitions, with numpy and ml_dtypes alone.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demo, over models, shardings and modes, and what workers dump against other people's tools."""
 
 import numpy

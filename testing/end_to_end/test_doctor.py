@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`waybill doctor --serve` among strangers, and `--peer` towards one."""
 
 import json

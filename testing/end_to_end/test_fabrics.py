@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same program over other networks, and what `doctor` says and measures."""
 
 import json

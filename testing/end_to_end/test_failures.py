@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What goes wrong, as a user meets it: the exit status, the one line, and what is still shown."""
 
 import json

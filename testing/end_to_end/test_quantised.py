@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers served in FP8, by real processes: every byte is what the formats' definitions say."""
 
 import dataclasses

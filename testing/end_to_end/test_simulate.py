@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`waybill simulate` and `waybill plan` of descriptions: what they print, and what they refuse."""
 
 import json

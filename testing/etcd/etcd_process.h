@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A real etcd for a test, in a process of its own.
 #ifndef WAYBILL_TESTING_ETCD_ETCD_PROCESS_H_
 #define WAYBILL_TESTING_ETCD_ETCD_PROCESS_H_

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real etcd for a test or a benchmark, in a process of its own."""
 
 import shutil

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a fabric of fabrics does about a network whose paths carry small packets only, or fail under
 // load.
 #include <gtest/gtest.h>

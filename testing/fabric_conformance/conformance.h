@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tests of the rules of core/fabric/fabric.h, by capability. The test of a fabric links them and
 // says on which networks to run them:
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Endpoints of one network in one process. Tests poll them in turn until a condition holds.
 #ifndef WAYBILL_TESTING_FABRIC_CONFORMANCE_ENDPOINTS_H_
 #define WAYBILL_TESTING_FABRIC_CONFORMANCE_ENDPOINTS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The verbs fabric over simulated NICs: in any build, without a device or a guest.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Lanes: they connect, keep apart, fail alone, and are closed.
 
 #include <gtest/gtest.h>

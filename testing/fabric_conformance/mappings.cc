@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Memory of a peer in this address space.
 
 #include <gtest/gtest.h>

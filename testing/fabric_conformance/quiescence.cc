@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // After CloseLane() nothing that was posted on the lane reads or writes this process's memory.
 
 #include <gtest/gtest.h>

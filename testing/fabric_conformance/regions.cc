@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Regions and their keys: who may write where, and what happens to those who may not.
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs where there are RDMA devices: in the SoftRoCE guest.
 #include <gtest/gtest.h>
 

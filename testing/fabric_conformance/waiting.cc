@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Poll and Wait.
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Posts: what they move, in which order, and how many there may be.
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Memory as torch's expandable segments are: allocations of cuMemCreate(), mapped side by side.
 #ifndef WAYBILL_TESTING_FAKE_CUDA_CREATED_MEMORY_H_
 #define WAYBILL_TESTING_FAKE_CUDA_CREATED_MEMORY_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What is in a dma-buf of several allocations, as simulated GPUs make it and simulated NICs map it.
 #ifndef WAYBILL_TESTING_FAKE_CUDA_DMABUF_PARTS_H_
 #define WAYBILL_TESTING_FAKE_CUDA_DMABUF_PARTS_H_

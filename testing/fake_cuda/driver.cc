@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The driver's functions that Waybill calls, over the fake GPUs.
 
 #include <cuda.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What tests can ask the fake driver in addition to a driver's functions.
 #ifndef WAYBILL_TESTING_FAKE_CUDA_FAKE_CUDA_H_
 #define WAYBILL_TESTING_FAKE_CUDA_FAKE_CUDA_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "testing/fake_cuda/gpu.h"
 
 #include <fcntl.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The parts of the fake driver's GPUs: memory that only they can touch, streams and events.
 #ifndef WAYBILL_TESTING_FAKE_CUDA_GPU_H_
 #define WAYBILL_TESTING_FAKE_CUDA_GPU_H_

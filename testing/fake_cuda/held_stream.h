@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A stream whose work does not end until it is released.
 #ifndef WAYBILL_TESTING_FAKE_CUDA_HELD_STREAM_H_
 #define WAYBILL_TESTING_FAKE_CUDA_HELD_STREAM_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // HIP's functions that Waybill calls, over those of the fake driver. What differs from CUDA is
 // written here: devices instead of contexts, modules of one device, a register that flushes.
 

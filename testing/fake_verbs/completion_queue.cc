@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "testing/fake_verbs/completion_queue.h"
 
 #include <cstring>

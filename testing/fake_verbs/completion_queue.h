@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A completion queue of limited size, and the channel that reports its next completion.
 #ifndef WAYBILL_TESTING_FAKE_VERBS_COMPLETION_QUEUE_H_
 #define WAYBILL_TESTING_FAKE_VERBS_COMPLETION_QUEUE_H_

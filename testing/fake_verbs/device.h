@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A simulated NIC: its ports, and the objects that programs have made on it.
 #ifndef WAYBILL_TESTING_FAKE_VERBS_DEVICE_H_
 #define WAYBILL_TESTING_FAKE_VERBS_DEVICE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The properties of a simulated NIC: its limits, ports and GIDs, and its choice of allowed
 // behaviours.
 #ifndef WAYBILL_TESTING_FAKE_VERBS_DEVICE_OPTIONS_H_

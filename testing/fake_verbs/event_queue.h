@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Events with a descriptor that is readable while there are any, as in libibverbs.
 #ifndef WAYBILL_TESTING_FAKE_VERBS_EVENT_QUEUE_H_
 #define WAYBILL_TESTING_FAKE_VERBS_EVENT_QUEUE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A host on a network of simulated NICs: the Verbs that its processes use, and the script of
 // faults.
 #ifndef WAYBILL_TESTING_FAKE_VERBS_FAKE_HOST_H_

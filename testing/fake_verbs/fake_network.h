@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A network of simulated RDMA NICs in one process. Create hosts by name and give them devices:
 //
 //   FakeNetwork network;

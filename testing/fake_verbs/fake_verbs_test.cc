@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The simulated NIC keeps the rules of a real one.
 #include <fcntl.h>
 #include <gtest/gtest.h>

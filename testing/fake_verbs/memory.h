@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The memory that a simulated NIC may access: registrations and their keys.
 #ifndef WAYBILL_TESTING_FAKE_VERBS_MEMORY_H_
 #define WAYBILL_TESTING_FAKE_VERBS_MEMORY_H_

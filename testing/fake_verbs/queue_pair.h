@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A reliable-connected queue pair: its states, its two queues, and what an error does to them.
 #ifndef WAYBILL_TESTING_FAKE_VERBS_QUEUE_PAIR_H_
 #define WAYBILL_TESTING_FAKE_VERBS_QUEUE_PAIR_H_

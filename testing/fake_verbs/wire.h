@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The network between simulated NICs and its clock. It moves requests from queue pair to queue pair
 // when a completion queue is polled. It also holds the lock and the list of misuses.
 #ifndef WAYBILL_TESTING_FAKE_VERBS_WIRE_H_

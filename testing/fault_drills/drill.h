@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A drill has three endpoints: the test's own one, `here`, on node 0, the peer that is hurt on node
 // 1, and on node 2 a bystander that must not be affected.
 #ifndef WAYBILL_TESTING_FAULT_DRILLS_DRILL_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Immediates of old sequences, twice, too early: what the engines make of them over real lanes.
 #include <gtest/gtest.h>
 

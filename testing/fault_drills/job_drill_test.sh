@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Whole jobs of real processes: 2x2 and 2x3 in every mode, 3x2 quantised, 2x3 with relays, a rank
 # killed, a worker stopped beyond the update's deadline. Over verbs where WAYBILL_RXE_NODES names
 # devices, else over tcp. The models are made here: the smallest that there is otherwise moves 190 MB.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Links that go down, lose, delay and reorder: in the guest only, where the network is ours.
 #include <gtest/gtest.h>
 

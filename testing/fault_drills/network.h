@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The networks on which drills run. They depend on where the test runs.
 #ifndef WAYBILL_TESTING_FAULT_DRILLS_NETWORK_H_
 #define WAYBILL_TESTING_FAULT_DRILLS_NETWORK_H_

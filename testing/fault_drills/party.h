@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One endpoint of a drill. It sends streams of writes whose bytes identify them, and checks every
 // byte that it receives. The test process has one, and so has each peer process.
 #ifndef WAYBILL_TESTING_FAULT_DRILLS_PARTY_H_

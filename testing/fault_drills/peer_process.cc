@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "testing/fault_drills/peer_process.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A party in a separate process, which can be killed and stopped. The process runs the same
 // program; see PeerMain().
 #ifndef WAYBILL_TESTING_FAULT_DRILLS_PEER_PROCESS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Peers that are killed, stopped and started again.
 #include <gtest/gtest.h>
 

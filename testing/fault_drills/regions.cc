@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Regions that go, that others may not write to, or that are too small; and more immediates than
 // anybody has room for.
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Wraps any fabric and injects faults by script. A fault hits the nth call or event of its kind,
 // counted from when the fault was requested. All calls are counted.
 #ifndef WAYBILL_TESTING_FAULTY_FABRIC_FAULTY_FABRIC_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "testing/faulty_fabric/faulty_fabric.h"
 
 #include <gtest/gtest.h>

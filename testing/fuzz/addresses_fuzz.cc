@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Addresses of lanes and descriptors of regions, as a rank gets them by way of the controller.
 #include <memory>
 #include <utility>

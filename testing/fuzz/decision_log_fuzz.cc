@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The file of decisions, as a controller finds it after a crash, or on a disk that failed.
 #include <unistd.h>
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs a fuzz target as an ordinary test: every input of the corpus, every seed, and mutations of
 // both. Input number N of a seed is always the same.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """fuzz_test: a decoder that gets inputs which no encoder made."""
 
 load("@rules_cc//cc:defs.bzl", "cc_test")

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a fuzz target implements. The same source runs under driver.cc, as an ordinary test, and
 // under libFuzzer (--config=fuzz).
 #ifndef WAYBILL_TESTING_FUZZ_FUZZ_TARGET_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What arrives at a local fabric's socket, as frames with descriptors. The first byte says from
 // whom: a stranger, or the peer of a lane that has been granted a region.
 #include <algorithm>

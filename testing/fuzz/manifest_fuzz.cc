@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A manifest, as the controller gets it from a rank.
 #include "absl/strings/string_view.h"
 #include "core/tensor/manifest.h"

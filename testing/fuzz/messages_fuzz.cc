@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sequences of messages: what ranks that lie say to a controller, and what a controller that lies
 // says to a trainer and a worker.
 //

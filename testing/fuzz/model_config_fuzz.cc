@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // config.json, from a checkpoint that somebody gave us.
 #include "core/layout/model_config.h"
 #include "testing/fuzz/fuzz_target.h"

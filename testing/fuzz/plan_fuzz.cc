@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A plan, as a rank gets it from whoever plays the controller.
 #include <utility>
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A safetensors file, from a checkpoint that somebody gave us.
 #include <cstring>
 

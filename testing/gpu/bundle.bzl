@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gpu_bundle: a folder to carry to a machine that has a GPU, and neither Bazel nor a network."""
 
 def _gpu_bundle_impl(ctx):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bundle, rehearsed on a simulated driver in a root that has nothing else but glibc and a Python."""
 
 import json

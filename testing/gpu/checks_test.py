@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How steps run programs: what is told of tests that fail, crash, hang and are skipped."""
 
 import json

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A rank with weights on the first GPU, or the rates that bound what ranks can do there. The steps
 // "processes" and "faults" of the bundle run it.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The simulated GPUs of a test: ranks open each other's memory, as on real ones.
 
 #include "testing/fake_cuda/fake_cuda.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lays out the bundle; the rule gpu_bundle runs it.
 
 usage: make_bundle.py --out DIR --wheel DIR --license FILE [--program FILE]... [--compiled-in PACKAGE]... [PLACE=FILE]...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the steps of the bundle, and writes what they found to DIR/report.md and DIR/report.json.
 
 usage: ./run --to DIR [--only STEP,...] [--seconds N] [--small]

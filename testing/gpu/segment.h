@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Memory as torch's expandable segments are, of whatever driver there is.
 #ifndef WAYBILL_TESTING_GPU_SEGMENT_H_
 #define WAYBILL_TESTING_GPU_SEGMENT_H_

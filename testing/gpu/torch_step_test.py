@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The step "torch", as far as torch without a GPU goes: values, FSDP2, and a publish beside training."""
 
 import json

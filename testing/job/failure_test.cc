@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Updates of a whole job: what goes wrong, and what everybody is told.
 
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What becomes of a job when a path, or a NIC, dies between ranks that live.
 
 #include <gmock/gmock.h>

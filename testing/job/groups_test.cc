@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Groups that come and go while a job goes on.
 
 #include <gtest/gtest.h>

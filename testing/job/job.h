@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A whole job in one process: a controller and its ranks over gRPC and the local fabric, each rank
 // with its own threads.
 #ifndef WAYBILL_TESTING_JOB_JOB_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a rank does by its own will: it cancels, answers late, and leaves.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Jobs in which workers relay what they receive to others of their group.
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "testing/job/time_of_day.h"
 
 #include <sys/syscall.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A time of day that a test can step. It stands for the system's clock_gettime() in programs that
 // link it; other clocks go on.
 #ifndef WAYBILL_TESTING_JOB_TIME_OF_DAY_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A job whose hosts set their clocks: a step of the time of day ends nothing, and prolongs nothing.
 
 #include "testing/job/time_of_day.h"

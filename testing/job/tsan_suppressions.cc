@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What ThreadSanitizer cannot see: gRPC hands messages and callbacks from thread to thread by locks
 // in its own library, which is not instrumented. Only what lies in its headers' templates and in
 // generated messages is left out; our own state behind them is watched.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Updates of a whole job: what goes right.
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Workers verify what they show, asked by their own program or by the controller.
 
 #include <gmock/gmock.h>

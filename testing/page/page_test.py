@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of `--html` in a real browser: from disk, light and dark, on a phone, by keyboard."""
 
 import json

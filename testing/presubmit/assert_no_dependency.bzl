@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that one target never comes to depend on another, or on anything of a package."""
 
 load("@rules_shell//shell:sh_test.bzl", "sh_test")

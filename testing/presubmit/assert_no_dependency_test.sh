@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # A path between two targets, or into a package, makes such an assertion fail, and is shown.
 cd testing/presubmit || exit 1
 

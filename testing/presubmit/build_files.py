@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads BUILD files without Bazel: their syntax is Python's."""
 
 import ast

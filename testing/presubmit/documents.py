@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules on documents: each gets all texts, path -> text, and tells what is wrong."""
 
 import ast

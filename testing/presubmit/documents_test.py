@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each rule on documents, on texts that break it and on texts that do not."""
 
 import pytest

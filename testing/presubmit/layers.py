@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The layer rule: a package uses lower layers only, and shows itself to higher ones only."""
 
 from pathlib import PurePosixPath

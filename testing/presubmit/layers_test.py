@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The layer rule, on trees with a violation planted."""
 
 import pytest

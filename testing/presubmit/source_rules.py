@@ -1,7 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules on sources, one function each: it gets a path and the text, and tells what is wrong."""
 
 import re
 from pathlib import PurePosixPath
+
+from tools.build_rules.licence_line import with_licence
 
 C_SUFFIXES = {".c", ".cc", ".cu", ".cuh", ".h", ".hpp"}
 CODE_SUFFIXES = C_SUFFIXES | {".bzl", ".go", ".py", ".rs"}
@@ -178,6 +181,12 @@ def types_defined_twice(texts):
     ]
 
 
+def unnamed_licences(path, text):
+    if with_licence(path, text) == text:
+        return []
+    return [f"{path}: does not begin with the line that names the licence; tools/format adds it"]
+
+
 SOURCE_RULES = [
     confined_names,
     deadlines_by_the_time_of_day,
@@ -185,5 +194,6 @@ SOURCE_RULES = [
     planted_bugs,
     rpc_in_headers,
     sleeps_in_tests,
+    unnamed_licences,
     vague_names,
 ]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each rule on sources, on a text that breaks it and on one that does not."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a drill takes away from the processes of its job: disk space, shared memory, descriptors.
 
 Nothing outside of the drill is touched: the drill enters a mount namespace of its own, in which its disk

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The job of a drill: a controller, trainers, workers and a replica, as processes of `waybill`."""
 
 import json

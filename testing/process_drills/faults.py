@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The faults of a drill, each of which strikes while a version is on its way.
 
 A fault is called right after begin_publish(). It ends when the publish has ended, and leaves a job

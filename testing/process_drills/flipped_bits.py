@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flips a bit of an update between its arrival at a worker and the worker's look at its digest.
 
 A worker digests a chunk as soon as it is told that the chunk is there. Over `local` and `verbs` others write into

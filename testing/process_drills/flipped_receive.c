@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 // Flips a bit of what a process receives from its sockets. Drills load it with LD_PRELOAD.
 //
 // WAYBILL_FLIP names a file of three numbers, which the drill and the process map: how many long

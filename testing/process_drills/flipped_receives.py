@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flips a bit of what a worker receives over tcp, by a library that the worker is started with."""
 
 import mmap

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kills the leading controller in the middle of an update, again and again, and measures the way back.
 
     bazel run //testing/process_drills:leader_drill -- --kills 20

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hurts the processes of a job and the machine below them at random, and checks that the job recovers.
 
 usage: tools/drills [--seconds N | --rounds N | --each] [--seed N] [--fabric F]... [--json]

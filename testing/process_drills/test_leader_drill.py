@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A few kills of the leading controller; `leader_drill` does as many as asked, and prints the times."""
 
 import etcd_server

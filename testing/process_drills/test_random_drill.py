@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each fault once on each fabric; `tools/drills` draws them for as long as asked."""
 
 import json

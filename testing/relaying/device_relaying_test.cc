@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Workers that relay from a GPU's memory, which their engines give back for a while. The driver and
 // the GPU are fakes.
 

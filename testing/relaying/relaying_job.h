@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A job whose workers relay, in one thread: the production coordinator and ranks, with their
 // messages in the test's hands.
 #ifndef WAYBILL_TESTING_RELAYING_RELAYING_JOB_H_

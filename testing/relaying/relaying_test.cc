@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What workers do with messages about relays, in orders that the network and the controller's peers
 // can bring about.
 

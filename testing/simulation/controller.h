@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The controllers of a run, one after another, and the disk with their decisions.
 #ifndef WAYBILL_TESTING_SIMULATION_CONTROLLER_H_
 #define WAYBILL_TESTING_SIMULATION_CONTROLLER_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The faults of a run: their kinds, when they strike, and those that a seed draws.
 #ifndef WAYBILL_TESTING_SIMULATION_FAULTS_H_
 #define WAYBILL_TESTING_SIMULATION_FAULTS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The job that a seed draws, and the bytes of each of its versions.
 #ifndef WAYBILL_TESTING_SIMULATION_JOB_H_
 #define WAYBILL_TESTING_SIMULATION_JOB_H_

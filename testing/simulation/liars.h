@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Strangers that have the job's token: they join as groups of their own, and lie.
 #ifndef WAYBILL_TESTING_SIMULATION_LIARS_H_
 #define WAYBILL_TESTING_SIMULATION_LIARS_H_

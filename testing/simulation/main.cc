@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs the simulation: `bazel run //testing/simulation -- --seeds 1000000`.
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tests the simulation: each bug that is planted on purpose has to be found, by a seed that fails
 // only because of it.
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A process that is, or was, a rank: its session and engine, and its user.
 #ifndef WAYBILL_TESTING_SIMULATION_PROCESS_H_
 #define WAYBILL_TESTING_SIMULATION_PROCESS_H_

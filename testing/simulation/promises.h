@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Checks what users were told and shown against the decisions: "together", "truthful" and "asked".
 #ifndef WAYBILL_TESTING_SIMULATION_PROMISES_H_
 #define WAYBILL_TESTING_SIMULATION_PROMISES_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One run of a seed: its virtual time, its random choices, and its result so far.
 #ifndef WAYBILL_TESTING_SIMULATION_RUN_H_
 #define WAYBILL_TESTING_SIMULATION_RUN_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A whole job on a virtual clock: the production controller, sessions and engines, one thread, a
 // simulated network with real (small) buffers, and faults. Everything follows from one seed.
 #ifndef WAYBILL_TESTING_SIMULATION_SIMULATION_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The production protocol and engines keep their promises under every schedule of faults that a few
 // thousand seeds draw. One that fails is told by `bazel run //testing/simulation -- --first SEED
 // --seeds 1`.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The streams between processes and the controller: messages, their order, and their ends.
 #ifndef WAYBILL_TESTING_SIMULATION_STREAMS_H_
 #define WAYBILL_TESTING_SIMULATION_STREAMS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The training loop: every trainer publishes the same version, and the next one once all calls have
 // ended. Checks "recovers".
 #ifndef WAYBILL_TESTING_SIMULATION_TRAINING_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The world of one run: the ranks and those that take their places, the faults that strike them,
 // and the steps in which time passes.
 #ifndef WAYBILL_TESTING_SIMULATION_WORLD_H_

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # What a test finds in the guest: the devices of each node, up, and room to work.
 set -euo pipefail
 fail() { echo "$*" >&2; exit 1; }

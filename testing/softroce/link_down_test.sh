@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Nobody connects over a link that is down; rxe_heal mends it. And the faults of one test are not there in
 # the next: writes_test, which comes after this one, needs the network that is left in pieces here.
 #

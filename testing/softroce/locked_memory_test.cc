@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runs in the guest: a kernel that lets a process lock little memory, and what it says then.
 #include <gtest/gtest.h>
 #include <linux/capability.h>

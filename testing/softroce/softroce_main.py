@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The main program of every softroce_test: boots one guest and runs the test binaries in it.
 
 usage: softroce_main.py [OPTIONS] BINARY...

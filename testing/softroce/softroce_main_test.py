@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What becomes of each way in which a binary can end; the guest is this machine."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """softroce_test: test binaries that run beside SoftRoCE devices, in one virtual machine."""
 
 load("@rules_python//python:defs.bzl", "py_test")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes one JUnit report of what run_binaries left behind: a test suite for each binary."""
 
 import copy

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # RDMA writes go from node to node, as packets.
 set -euo pipefail
 fail() { echo "$*" >&2; exit 1; }

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The test of LoRA adapters that every engine has to pass.
 
 A trainer with a model of peft sends two versions of an adapter while requests run. Each version has to generate what the engine

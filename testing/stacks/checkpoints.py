@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints of tiny twins and of real models: names, shapes and dtypes as Hugging Face has them, and random weights."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests Megatron as a trainer: the published Megatron-Core and mbridge, whose shards are lent as tensors of the checkpoint.
 
     python megatron_exports.py            runs every case

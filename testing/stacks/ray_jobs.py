@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests jobs inside Ray: the published package, real actors, and one of them killed.
 
 python ray_jobs.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests LoRA adapters: SGLang serves an adapter that a trainer with a model of peft sends through Waybill.
 
     python sglang_adapters.py

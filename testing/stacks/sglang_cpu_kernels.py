@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lets the published SGLang run without a GPU, and without packages that exist for GPUs only.
 
 `run` makes every Python process of the environment import this module, by a .pth file.

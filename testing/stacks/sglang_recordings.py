@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sends BF16 weights to FP8 models of SGLang, and compares every byte with loading the quantised checkpoint.
 
     python sglang_recordings.py            runs every case

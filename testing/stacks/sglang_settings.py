@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sets the environment in which SGLang runs without a GPU and without a network. Import it before SGLang."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests updates of running engines: the published SGLang, with its weights sent by trainers through Waybill.
 
     python sglang_updates.py            runs every case

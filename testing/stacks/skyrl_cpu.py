@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What SkyRL lacks on CPUs and under Python 3.11, for every Python process of its test."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests SkyRL's trainer with a vLLM server: two policy workers with FSDP2 train a tiny model, and the server follows.
 
     python skyrl_updates.py            runs every case

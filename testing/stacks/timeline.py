@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws an update of an engine: the bytes that arrive, the tokens that it generates, and the switch."""
 
 WIDTH, LEFT, RIGHT = 900, 110, 20

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests transformers as a trainer: its models stack experts, and its own export makes the tensors of the checkpoint of them.
 
     python transformers_exports.py            runs every model

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests TRL's trainers with a vLLM server: two ranks with FSDP2 train a tiny model, and the server follows.
 
     python trl_updates.py            runs every case

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The test of updates that every engine has to pass: two trainers, one of which is killed and comes back.
 
 An engine starts with checkpoint 0. Two trainers with FSDP2 shards send checkpoints 1 and 2. Then one trainer is killed while

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests verl's sharded backend: verl's own actors, with FSDP2 engines, and its manager.
 
     python verl_sharded.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests the backend of verl's checkpoint engine: verl's own registry and manager, real Ray actors, and one of them killed.
 
     python verl_updates.py

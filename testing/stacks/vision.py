@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processors and an image for tiny models with vision, in place of those that published checkpoints bring."""
 
 # By the type of a model: its processor's name, and its special tokens by the keys of its config.json.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Implements in torch the CPU kernels that vLLM's published wheel lacks, so that the engine runs without a GPU.
 
 The kernels are slow, and only those that the models of the tests use are here. `run` installs this module as a plug-in of

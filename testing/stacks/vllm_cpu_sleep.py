@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stands in for vLLM's sleep mode, which exists on GPUs only: an engine that sleeps cannot touch its weights.
 
 vLLM's allocator takes physical memory away from the weights and keeps their addresses. Here the whole pages of each parameter

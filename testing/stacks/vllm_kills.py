@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Updates target and draft of a vLLM server again and again, and kills the trainer that controls it at random moments.
 
     python vllm_kills.py [--updates N] [--kills N] [--seed N]

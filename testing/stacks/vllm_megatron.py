@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests the whole way from Megatron to vLLM: shards of Megatron's fused parameters go into the fused parameters of an engine.
 
 An engine with TP 2 starts with checkpoint 0. Two trainer ranks of Megatron-Core, TP 2 and EP 2, load checkpoints 1 and 2 by mbridge

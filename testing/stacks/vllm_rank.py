@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model of one rank of vLLM, on `meta`, by its real classes, without a GPU and without the other ranks."""
 
 import contextlib

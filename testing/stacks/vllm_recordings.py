@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records what vLLM's own load_weights() copies, for one rank of a model.
 
     python vllm_recordings.py golden      compares tiny models with maps that were read from loaded ones, every element

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures how long a vLLM server stands still for an update, and what it generates while the update arrives.
 
     python vllm_stop.py [--rate MBIT] [--pause MODE] [--timeline FILE]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times updates of a vLLM engine beside the same bytes that are sent and received from C++: two trainers, one worker.
 
     python vllm_timing.py CPP_RANK [--pairs N]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests updates of running engines: the published vLLM, with its weights sent by trainers through Waybill.
 
     python vllm_updates.py            runs every case

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes a wheel that brings its shared libraries along; the rule py_wheel runs it.
 
 usage: build_wheel.py --out DIR --pyproject FILE [--compiled-in PACKAGE]... [PLACE=FILE]...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Puts the shared libraries that a binary needs beside it."""
 
 import hashlib

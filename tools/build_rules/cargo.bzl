@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """cargo_test: what cargo has to say of a crate, as one test, offline; cargo_programs: its examples."""
 
 load("@local_rust//:config.bzl", "UNAVAILABLE")

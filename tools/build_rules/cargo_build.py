@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds examples of a crate, offline, as cargo_programs asks for.
 
 usage: cargo_build.py --cargo FILE --manifest FILE --vendor TAR --sdk TARBALL --run-path PATH OUT...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The main program of every cargo_test: cargo's checks of a crate, offline.
 
 usage: cargo_main.py --cargo FILE --manifest FILE --sdk TARBALL --vendor TAR

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `cargo test` says, as cases."""
 
 import xml.etree.ElementTree as ElementTree

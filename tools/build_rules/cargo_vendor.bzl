@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """cargo_vendor: the crates of a Cargo.lock, by `cargo vendor --locked`, as one archive.
 
 The network is used here, when the repository is fetched, and nowhere else. An archive, since some

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The test.xml of a test that runs another language's tests: each of theirs is a case of it."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """clang_tidy_aspect: the objects of libraries and programs, and clang-tidy on each C++ source of the product.
 
 usage: bazel build --config=clang-tidy //...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stand-ins for the rule repositories, for a Bazel older than 5.
 
 Bazel 4's built-in WORKSPACE suffix declares @rules_cc, @rules_java,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """cuda_fatbin: .cu files compiled to one fat binary, embedded in a cc_library."""
 
 load("@local_cuda//:config.bzl", "AVAILABLE")

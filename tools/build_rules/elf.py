@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads ELF files: which there are in a folder, and which versions of the system's libraries they need."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """embedded_image: a file in a cc_library, for a driver to load at run time; and what makes such files."""
 
 load("@rules_cc//cc:defs.bzl", "cc_library")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """go_test: what Go has to say of a module, as one test, offline; go_programs: what it builds of one."""
 
 load("@local_go//:config.bzl", "GO", "UNAVAILABLE")

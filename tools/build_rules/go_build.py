@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds programs of a Go module, offline, as go_programs asks for.
 
 usage: go_build.py --go FILE --module DIR [--package DIR]... --sdk TARBALL --run-path PATH OUT...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The main program of every go_test: Go's checks of a module, offline.
 
 usage: go_main.py --go FILE --module DIR --sdk TARBALL

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `go test -json` says, as cases."""
 
 import json

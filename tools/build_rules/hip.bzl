@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """hip_fatbin: .cu files compiled for AMD's GPUs, embedded in a cc_library."""
 
 load("@local_hip//:config.bzl", "ARCHITECTURES")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A folder that outlives an action, for a compiler that would else begin from nothing in every sandbox.
 
 It is in /tmp, which the sandbox lets actions write to. Its name holds all that decides whether what lies

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A kept folder is kept, and only where nobody else could have made it."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """@kubernetes_schemas: the JSON schemas of Kubernetes' API, VERSION.json for each of `versions`.
 
 They come from the Python package kubernetes-validate, whose file is fetched with its hash checked. Nothing of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """@local_cuda: the CUDA compiler, or nothing.
 
 WAYBILL_CUDA (--repo_env) says which: "wheels", the default, are the packages of the lock file,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """@local_go: the machine's Go, or why there is none.
 
 A Go older than `go_mod` asks for counts as none: what needs it is then skipped, and says so. WAYBILL_GO

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """@local_hip: hipcc, the compiler for AMD's GPUs, or nothing.
 
 WAYBILL_HIPCC (--repo_env) names another than the first on PATH, such as /opt/rocm/bin/hipcc, or is 0 for

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """@local_python: a Python 3 with the locked packages, and what its extensions are compiled with.
 
 The packages of the lock file are installed, hashes checked, into a virtual environment in this

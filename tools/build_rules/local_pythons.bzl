@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """@local_pythons: the CPython interpreters of this machine, which tests of the wheel run in.
 
 pythons.json maps "3.12" to the interpreter, without those that are missing. They are looked for in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """@local_rust: the machine's Rust, or why there is none.
 
 A Rust older than the rust-version of `cargo_toml` counts as none: what needs it is then skipped, and says

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """@local_torch: torch for tests, without a GPU and without NVIDIA's libraries.
 
 The packages of the lock file are installed, hashes checked, into a folder whose name carries the lock's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lays out what programs outside this repository build against; the rule sdk runs it.
 
 usage: make_sdk.py --out DIR --tarball FILE --name NAME --library FILE [--header FILE]...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The main program of every mypy_test: mypy_main.py PACKAGE..."""
 
 import os

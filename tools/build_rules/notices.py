@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The licences of what a wheel or an SDK brings along, as the distribution's packages have them."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """programs: what another language's own tools build of a module, over an sdk."""
 
 # As test frameworks have it, 77 is "skipped".

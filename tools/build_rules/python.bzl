@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """pytest_test, mypy_test, and extension modules."""
 
 load("@rules_cc//cc:defs.bzl", "cc_binary")

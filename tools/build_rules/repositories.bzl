@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything from outside this repository: third_party/README.md says why each is here."""
 
 load("//tools/build_rules:cargo_vendor.bzl", "cargo_vendor")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """sdk: what programs outside this repository build against, as a folder and as a tarball."""
 
 def _sdk_impl(ctx):

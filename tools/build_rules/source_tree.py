@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files of the checkout, as tools/format and the presubmit look at them."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adds up what rounds of bazel came to; tools/test runs it.
 
 usage: test_summary.py NAME EVENTS STATUS [NAME EVENTS STATUS]...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Puts stand-ins for NVIDIA's libraries beside torch, so that a torch for CUDA imports without them.
 
 usage: torch_stand_ins.py SITE [LIBRARY ...]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """unit_test: a cc_test of GoogleTest's, with its main()."""
 
 load("@rules_cc//cc:defs.bzl", "cc_test")

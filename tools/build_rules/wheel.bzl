@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """py_wheel: a wheel of py_library targets, programs and the shared libraries that both need."""
 
 def _py_wheel_impl(ctx):

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Defines how the demo's weights change from version to version. Trainers use it to change them,
 // and workers to check them.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Checks what a worker holds against the checkpoint, element by element.
 #ifndef WAYBILL_TOOLS_CHECK_CHECK_HELD_H_
 #define WAYBILL_TOOLS_CHECK_CHECK_HELD_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "tools/check/check_held.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "tools/check/checkpoint_reader.h"
 
 #include <fcntl.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Reads a checkpoint for the check. It shares no code with the product's reader, so that a bug
 // there is found.
 #ifndef WAYBILL_TOOLS_CHECK_CHECKPOINT_READER_H_

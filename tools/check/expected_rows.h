@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Says where each row of a worker's parameter comes from, by the model's definition.
 //
 // It uses nothing of core/layout, core/plan and core/stage, because it checks them. A presubmit

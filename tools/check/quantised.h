@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Computes the expected quantised elements and scales of a whole tensor from the definitions of the
 // number formats, without the product's kernels.
 #ifndef WAYBILL_TOOLS_CHECK_QUANTISED_H_

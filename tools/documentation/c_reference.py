@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference of the C ABI, from the comments of its header."""
 
 import os
@@ -47,7 +48,8 @@ def functions(header):
 
 def page(header):
     """Returns the reference as Markdown."""
-    manual = _text(_COMMENT.match(header)[1])
+    comments = (_text(found) for found in _COMMENT.findall(header))
+    manual = next(it for it in comments if not it.startswith("SPDX-"))
     out = ["# C", prose.markdown(manual)]
     body = header[: header.rindex("#ifdef __cplusplus")]
     parts = _SECTION.split(body)[1:]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sphinx's configuration; tools/site writes the pages, and passes what depends on the checkout."""
 
 project = "Waybill"

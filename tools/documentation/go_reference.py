@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference of the Go module, from what `go doc -all` prints."""
 
 import re

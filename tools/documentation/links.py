@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a Markdown document shows, and where it links to."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lays out the pages of the site: the documents of the tree where they are, and the reference."""
 
 import os

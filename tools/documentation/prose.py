@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Markdown from the plain text of comments and docstrings."""
 
 import re

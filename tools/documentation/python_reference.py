@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference of a Python package, from its sources alone: nothing is imported."""
 
 import ast

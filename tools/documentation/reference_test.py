@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference says of each name what the source says, and gives no other meaning to its text."""
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The controller that a command asks, and its command-line options.
 #ifndef WAYBILL_TOOLS_WAYBILL_ASKED_CONTROLLER_H_
 #define WAYBILL_TOOLS_WAYBILL_ASKED_CONTROLLER_H_

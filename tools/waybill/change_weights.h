@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Changes a trainer's weights as tools/check/change.h defines the versions.
 #ifndef WAYBILL_TOOLS_WAYBILL_CHANGE_WEIGHTS_H_
 #define WAYBILL_TOOLS_WAYBILL_CHANGE_WEIGHTS_H_

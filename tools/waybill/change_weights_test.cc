@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "tools/waybill/change_weights.h"
 
 #include <gtest/gtest.h>

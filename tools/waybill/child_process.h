@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A process that this process starts and drives. It reads commands and prints lines of JSON.
 #ifndef WAYBILL_TOOLS_WAYBILL_CHILD_PROCESS_H_
 #define WAYBILL_TOOLS_WAYBILL_CHILD_PROCESS_H_

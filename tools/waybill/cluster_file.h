@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Reads the YAML description of a cluster: the model, both shardings, the machines and the network.
 // examples/clusters/README.md lists the keys.
 #ifndef WAYBILL_TOOLS_WAYBILL_CLUSTER_FILE_H_

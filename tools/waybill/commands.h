@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The subcommands of `waybill`. Each function adds a subcommand to the command line. If the user
 // chooses it, parsing sets `run` to what it does.
 #ifndef WAYBILL_TOOLS_WAYBILL_COMMANDS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The demo: runs a controller, trainers and workers as processes of this machine, and measures
 // them.
 #ifndef WAYBILL_TOOLS_WAYBILL_DEMO_H_

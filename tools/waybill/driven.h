@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How the demo drives its ranks: they read one command per line and print one JSON object per line.
 #ifndef WAYBILL_TOOLS_WAYBILL_DRIVEN_H_
 #define WAYBILL_TOOLS_WAYBILL_DRIVEN_H_

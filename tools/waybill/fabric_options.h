@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Command-line options that say how a rank reaches its peers.
 #ifndef WAYBILL_TOOLS_WAYBILL_FABRIC_OPTIONS_H_
 #define WAYBILL_TOOLS_WAYBILL_FABRIC_OPTIONS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The lanes of a job, as a table for people.
 #ifndef WAYBILL_TOOLS_WAYBILL_LANE_TABLE_H_
 #define WAYBILL_TOOLS_WAYBILL_LANE_TABLE_H_

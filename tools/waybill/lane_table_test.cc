@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "tools/waybill/lane_table.h"
 
 #include <gtest/gtest.h>

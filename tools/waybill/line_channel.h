@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // JSON lines between two processes on two hosts, with deadlines.
 #ifndef WAYBILL_TOOLS_WAYBILL_LINE_CHANNEL_H_
 #define WAYBILL_TOOLS_WAYBILL_LINE_CHANNEL_H_

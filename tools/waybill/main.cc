@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // waybill: moves weights from trainers to inference workers.
 
 #include <CLI/CLI.hpp>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "tools/waybill/measure_peer.h"
 
 #include <openssl/crypto.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Measures latency and bandwidth to another host over each fabric, by the size of a write.
 #ifndef WAYBILL_TOOLS_WAYBILL_MEASURE_PEER_H_
 #define WAYBILL_TOOLS_WAYBILL_MEASURE_PEER_H_

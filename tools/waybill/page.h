@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The page that shows a plan, a prediction or a live job: one file that needs no network.
 //
 // Its data is what --json prints of a prediction; a plan and a live job leave out what they do not

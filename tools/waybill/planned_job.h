@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Plans a described job without running it: makes the manifests of all ranks and plans them.
 #ifndef WAYBILL_TOOLS_WAYBILL_PLANNED_JOB_H_
 #define WAYBILL_TOOLS_WAYBILL_PLANNED_JOB_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Predicts the update of a described job, and presents it.
 #ifndef WAYBILL_TOOLS_WAYBILL_PREDICTION_H_
 #define WAYBILL_TOOLS_WAYBILL_PREDICTION_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Texts of other processes, made safe for a terminal.
 #ifndef WAYBILL_TOOLS_WAYBILL_PRINTABLE_H_
 #define WAYBILL_TOOLS_WAYBILL_PRINTABLE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The memory and the processor time that this process uses.
 #ifndef WAYBILL_TOOLS_WAYBILL_PROCESS_USAGE_H_
 #define WAYBILL_TOOLS_WAYBILL_PROCESS_USAGE_H_

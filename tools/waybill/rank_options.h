@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The command-line options that `waybill trainer` and `waybill worker` share.
 #ifndef WAYBILL_TOOLS_WAYBILL_RANK_OPTIONS_H_
 #define WAYBILL_TOOLS_WAYBILL_RANK_OPTIONS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The names of Relays in options and descriptions.
 #ifndef WAYBILL_TOOLS_WAYBILL_RELAYS_NAMES_H_
 #define WAYBILL_TOOLS_WAYBILL_RELAYS_NAMES_H_

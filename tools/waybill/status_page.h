@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A live job's reports as the page shows them.
 #ifndef WAYBILL_TOOLS_WAYBILL_STATUS_PAGE_H_
 #define WAYBILL_TOOLS_WAYBILL_STATUS_PAGE_H_

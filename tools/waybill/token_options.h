@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The command-line options for the job's token.
 #ifndef WAYBILL_TOOLS_WAYBILL_TOKEN_OPTIONS_H_
 #define WAYBILL_TOOLS_WAYBILL_TOKEN_OPTIONS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "tools/waybill/trace_file.h"
 
 #include <algorithm>

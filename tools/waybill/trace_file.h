@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Writes a demo's updates as a file for Perfetto and chrome://tracing, with a row for each rank and
 // a bar for each stage.
 #ifndef WAYBILL_TOOLS_WAYBILL_TRACE_FILE_H_

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What //bindings/python/abi3 makes of C++ functions and classes."""
 
 import gc

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The buffer protocol. It joined the limited API in Python 3.11, as it had been since 3.0, so that
 // it works in 3.10 too; the headers hide it there, and this file declares what is needed of it.
 #ifndef WAYBILL_BINDINGS_PYTHON_ABI3_BUFFER_H_

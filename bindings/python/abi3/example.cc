@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A module that uses everything that abi3 has, for its test.
 #include <cstdint>
 #include <memory>

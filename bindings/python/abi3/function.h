@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // C++ functions that Python can call.
 #ifndef WAYBILL_BINDINGS_PYTHON_ABI3_FUNCTION_H_
 #define WAYBILL_BINDINGS_PYTHON_ABI3_FUNCTION_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Modules of C++ functions, and Python types of C++ classes:
 //
 //   double Half(int64_t number) { return number / 2.0; }

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Python objects, Python's exceptions and its lock, by the limited API alone.
 //
 // This folder is a small pybind11 for the limited API of Python 3.10 (Py_LIMITED_API), so that one

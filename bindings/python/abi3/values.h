@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Conversions between Python's objects and C++ values.
 #ifndef WAYBILL_BINDINGS_PYTHON_ABI3_VALUES_H_
 #define WAYBILL_BINDINGS_PYTHON_ABI3_VALUES_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A publish as a C program does it, for the benchmark that measures what Python adds.
 #include <bit>
 #include <chrono>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Python adds to a publish: one job, published in turn by a C program's calls and by Trainer.publish().
 
 bazel run --config=bench //bindings/python/bench:publish_overhead

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A framework whose tensors have DLPack and nothing else, for tests."""
 
 import ctypes

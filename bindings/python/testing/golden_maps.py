@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where vLLM's own loader puts every element: recorded results of vLLM 0.33.0, run without a GPU, for tests.
 
 In each file `source` has the number of each tensor's first element and the tensor's shape, with elements numbered from 1

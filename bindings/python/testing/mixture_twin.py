@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A twin, in plain torch, of how vLLM loads a mixture of experts with multi-head latent attention, for tests.
 
 It has the parameters and the loader of one rank of Kimi-K2 in FP8 blocks: q_a and kv_a fused, gate and up stacked with

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numbered elements: what a loader does to them, against what a recording of it says, for tests."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A whole job in one process, for tests: the ranks join on threads, as their programs would."""
 
 import threading

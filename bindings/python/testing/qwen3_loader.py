@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How vLLM loads Qwen3, with and without experts, in plain torch, for tests."""
 
 import re

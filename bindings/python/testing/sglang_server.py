@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server with SGLang's HTTP interface, as far as Waybill uses it. It calls the custom weight loader in this process."""
 
 import base64

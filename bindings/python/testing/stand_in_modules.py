@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Modules in the place of packages that a test does not have."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Takes the place of vLLM servers, for tests: a client whose engine is a worker with the tensors that the trainers send."""
 
 from one_process_job import PATIENCE

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Waybill moves updated model weights from trainers to inference workers."""
 
 from waybill._waybill import version

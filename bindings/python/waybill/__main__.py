@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m waybill` and the script `waybill`: the command that the package brings, unchanged."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The C ABI, in Python's types; capi/waybill.h says what each does."""
 
 from collections.abc import Callable, Sequence

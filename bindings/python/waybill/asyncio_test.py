@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """On a loop of asyncio, joining, publishing and events let everything else run."""
 
 import asyncio

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Contexts, and the log's way to Python.
 #include <atomic>
 #include <chrono>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A controller that this process hosts, and questions to one anywhere.
 #include "bindings/python/waybill/extension.h"
 

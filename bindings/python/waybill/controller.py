@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Controllers, which plan for a job and decide commits."""
 
 from __future__ import annotations

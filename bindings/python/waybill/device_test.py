@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors on GPUs, by DLPack. The driver is a fake one, whose memory ends who touches it from the host."""
 
 import ctypes

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // DLPack's structs, as its specification (dmlc/dlpack, 1.0) has them: how frameworks hand tensors
 // to each other without a copy.
 #ifndef WAYBILL_BINDINGS_PYTHON_WAYBILL_DLPACK_H_

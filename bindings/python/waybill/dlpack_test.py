@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors of whatever framework are read where they lie: by DLPack, numpy and the buffer protocol."""
 
 import array

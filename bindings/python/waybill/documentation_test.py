@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every example in a docstring is true, and everything public has a docstring."""
 
 import doctest

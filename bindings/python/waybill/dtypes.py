@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The element types, by the names that frameworks have for them."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Errors of the C ABI become exceptions that waybill.errors defines.
 #include "bindings/python/waybill/extension.h"
 

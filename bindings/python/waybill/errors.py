@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What can go wrong: one exception class for each status of the C ABI.
 
 >>> try:

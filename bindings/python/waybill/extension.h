@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the sources of the extension module share: owners that let other threads run while they
 // destroy, and the part of the module that each source fills.
 #ifndef WAYBILL_BINDINGS_PYTHON_WAYBILL_EXTENSION_H_

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Modules under FSDP2 and tensor parallelism on four real ranks: what arrives is the whole model.
 
 This process starts the ranks and uses neither Waybill nor torch's threads: they fork from it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Collects what a rank adds, and makes the manifest and the regions of it."""
 
 from __future__ import annotations

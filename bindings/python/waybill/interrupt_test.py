@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What waits can be interrupted: by a signal, by time, and by another thread that closes the rank."""
 
 import ctypes

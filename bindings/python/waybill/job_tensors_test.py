@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a job's trainers hold can be asked for before a worker is made."""
 
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights that are published arrive, in each mode, and nothing copies them on the way."""
 
 import tracemalloc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Passes the library's log to the logger "waybill": how ranks have joined, and that a controller is lost.
 
 Unless the program configures logging, warnings go to standard error, as logging has it.

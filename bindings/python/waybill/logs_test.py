@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines of the library's log reach the logger "waybill", from whatever thread, and harm nobody there."""
 
 import logging

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Where Python's tensors lie, by DLPack and the buffer protocol, and regions over them.
 #include <cstring>
 

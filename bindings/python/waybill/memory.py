@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds where a tensor lies: by torch, numpy, DLPack (JAX and others) or the buffer protocol. Nothing is copied."""
 
 from __future__ import annotations

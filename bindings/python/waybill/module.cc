@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The extension module waybill._waybill: the C ABI, in Python's types. It is not for users: the
 // modules beside it are.
 #include "bindings/python/waybill/extension.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of tensors, for errors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parts of a fused buffer: which boxes of which tensors lie in it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compresses rows of numbers that go in steps, and names that differ in numbers only.
 
 A model has a hundred thousand tensors, but its layers and experts are alike: their names differ in numbers, and these

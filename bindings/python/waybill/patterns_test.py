@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names and rows come back as they were."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Translates the placements of a torch DTensor to the boxes that this rank holds."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Layouts and plans: pure, no network.
 #include "bindings/python/waybill/extension.h"
 

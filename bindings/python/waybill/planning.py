@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layouts, manifests and plans, which need no network."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that publishes wait their turn, lose nobody's events, and can be interrupted."""
 
 import asyncio

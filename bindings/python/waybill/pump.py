@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Takes events from a rank's queue, and gives them to the threads and asyncio loops that wait for them."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Queues and what comes out of them.
 #include <poll.h>
 

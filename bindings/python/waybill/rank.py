@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The base class of trainers and workers."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Trainers, workers, their updates and snapshots.
 #include <bit>
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which elements of checkpoint tensors a loader puts where, as data.
 
 The JSON form is an object with these members. Lists are sorted, so equal recordings have equal texts.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recordings as data: the JSON form comes back, and parts select the elements that routes do."""
 
 import json

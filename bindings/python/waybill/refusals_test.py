@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is wrong is refused, by name; where the C ABI refuses, its message comes through unchanged."""
 
 import numpy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The context that all objects of this process share, and the defaults of their arguments."""
 
 from __future__ import annotations

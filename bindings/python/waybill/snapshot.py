@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Snapshots: arrays over the version that a worker shows, to be read."""
 
 from __future__ import annotations

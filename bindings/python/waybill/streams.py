@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the work on a device that a publish comes after."""
 
 from __future__ import annotations

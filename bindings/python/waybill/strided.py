@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Strided views of memory, and the boxes of a tensor that they select. Offsets and strides are in elements."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trainers, which hold new weights and publish versions of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`waybill verify` asks the workers of a job of other programs what they show."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The package and the library that it loads are of one version."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inference ranks, which show versions whole or not at all."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! What calls cost over C: cargo bench. Medians over rounds of many calls.
 
 use std::hint::black_box;

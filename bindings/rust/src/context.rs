@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! What the objects of one user share.
 
 use std::ffi::{c_char, c_void, CStr};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! What plans for a job and decides commits.
 
 use std::ffi::c_char;

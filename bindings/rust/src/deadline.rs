@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! When a call that waits gives up.
 
 use std::time::{Duration, Instant};

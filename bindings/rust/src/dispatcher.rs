@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The thread that takes a queue's events and hands each to its rank.
 
 use std::collections::HashMap;

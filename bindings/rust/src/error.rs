@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! What the library says of calls that failed.
 
 use std::fmt;

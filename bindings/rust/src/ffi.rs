@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The C ABI, as build.rs generates it from waybill.h, and what every call of it needs.
 //!
 //! A call is safe because the library checks handles and never dereferences them, because any thread

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Waybill moves updated model weights from trainers to inference workers; this is its C ABI for Rust.
 //!
 //! One [`Controller`] plans for a job and decides commits. Each [`Trainer`] lends it memory (a

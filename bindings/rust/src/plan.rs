@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Routing tables.
 
 use crate::ffi::{self, c_text, Handle};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! What a trainer and a worker have in common: calls that end with an event, and notices.
 
 use std::collections::{HashMap, VecDeque};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Memory that is lent to Waybill.
 //!
 //! A region owns its memory, so that no leaked value can leave Waybill with memory that is gone. Who

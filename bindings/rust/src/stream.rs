@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Notices for asynchronous programs, of whatever executor.
 
 use std::pin::Pin;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Ranks that hold new weights.
 
 use std::collections::HashMap;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Inference ranks.
 
 use std::ffi::c_void;

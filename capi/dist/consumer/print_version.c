@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* The smallest program of somebody else. */
 #include <stdio.h>
 #include <waybill/waybill.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A fabric made of fabrics: each lane is carried by the best that reaches its peer, proved by an
 // empty write in both directions, and by the next one where that fails. A NIC on whose path to a
 // peer connected lanes have failed repeatedly is avoided for some minutes.

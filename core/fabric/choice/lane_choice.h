@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How two ends agree on one of several ways between them: the best that is up. The rule alone,
 // without any network.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "core/fabric/choice/lane_choice.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The fabrics of this host, put together for one rank.
 #ifndef WAYBILL_CORE_FABRIC_CHOICE_MAKE_FABRIC_H_
 #define WAYBILL_CORE_FABRIC_CHOICE_MAKE_FABRIC_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The regions of a process on every member fabric at once: allocated by one, registered with the
 // others, so that any of them can carry a lane.
 #ifndef WAYBILL_CORE_FABRIC_CHOICE_REGION_SET_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Several addresses in one: what each member fabric gave, under its name. Printable where they are.
 #ifndef WAYBILL_CORE_FABRIC_CHOICE_TAGGED_TEXTS_H_
 #define WAYBILL_CORE_FABRIC_CHOICE_TAGGED_TEXTS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What two ends of a local lane say to each other: one frame a message of a SOCK_SEQPACKET socket.
 #ifndef WAYBILL_CORE_FABRIC_LOCAL_FRAMES_H_
 #define WAYBILL_CORE_FABRIC_LOCAL_FRAMES_H_

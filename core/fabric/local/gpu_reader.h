@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How one end of the local fabric takes part with a GPU: copies between its memory, peers' GPU
 // memory and host memory.
 #ifndef WAYBILL_CORE_FABRIC_LOCAL_GPU_READER_H_

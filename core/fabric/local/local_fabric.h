@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The fabric between processes of one host: memory is shared, sockets carry the rest.
 //
 // A region that was allocated here is a sealed memfd. A peer to which it is granted maps it and

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What comes in from outside: strangers, a peer whose frames make no sense, and one that is
 // stopped.
 #include "core/fabric/local/local_fabric.h"

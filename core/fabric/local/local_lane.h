@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One end of a local lane: its socket, what waits to be sent, and what the peer granted.
 #ifndef WAYBILL_CORE_FABRIC_LOCAL_LOCAL_LANE_H_
 #define WAYBILL_CORE_FABRIC_LOCAL_LOCAL_LANE_H_

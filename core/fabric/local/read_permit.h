@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One word that both ends of a lane map: whether the peer may still read memory of this end. The
 // socket cannot tell: what was posted stays in it when it is closed, and would be copied late.
 #ifndef WAYBILL_CORE_FABRIC_LOCAL_READ_PERMIT_H_

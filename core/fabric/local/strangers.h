@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Holds the sockets that have connected and have not said which lane they want. Bounds their number
 // and their time.
 #ifndef WAYBILL_CORE_FABRIC_LOCAL_STRANGERS_H_

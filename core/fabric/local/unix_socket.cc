@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "core/fabric/local/unix_socket.h"
 
 #include <sys/socket.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sockets between processes of one host and one user, with file descriptors along.
 #ifndef WAYBILL_CORE_FABRIC_LOCAL_UNIX_SOCKET_H_
 #define WAYBILL_CORE_FABRIC_LOCAL_UNIX_SOCKET_H_

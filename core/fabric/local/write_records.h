@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A write, at the end that asks for it and at the one that carries it out.
 #ifndef WAYBILL_CORE_FABRIC_LOCAL_WRITE_RECORDS_H_
 #define WAYBILL_CORE_FABRIC_LOCAL_WRITE_RECORDS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A network within one process, for tests: deterministic, with every order of events that a seed
 // can pick.
 #ifndef WAYBILL_CORE_FABRIC_LOOPBACK_LOOPBACK_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A lane that is warm allocates nothing, however much it carries.
 
 #include <gtest/gtest.h>

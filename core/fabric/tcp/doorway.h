@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The sockets of an endpoint that are no lane's: the one it listens on, those who have connected
 // and have not said to which lane they want, and those that a lane has left while the peer still
 // reads.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // For tests: a tcp fabric that is polled until what a test waits for has happened.
 #ifndef WAYBILL_CORE_FABRIC_TCP_DRIVEN_FABRIC_H_
 #define WAYBILL_CORE_FABRIC_TCP_DRIVEN_FABRIC_H_

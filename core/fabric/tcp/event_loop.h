@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The event loop of a tcp endpoint: it waits for sockets, a deadline and Wake().
 #ifndef WAYBILL_CORE_FABRIC_TCP_EVENT_LOOP_H_
 #define WAYBILL_CORE_FABRIC_TCP_EVENT_LOOP_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The format of a tcp lane's stream: frames, each group of them followed by the bytes that it
 // announces. Numbers are little-endian, as on every machine that Waybill runs on.
 //

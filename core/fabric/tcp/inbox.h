@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Receives for a lane: frames, and payloads that go from the socket to their final address.
 #ifndef WAYBILL_CORE_FABRIC_TCP_INBOX_H_
 #define WAYBILL_CORE_FABRIC_TCP_INBOX_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The address of a lane, which its other end is told: "10.0.0.1:7070/" and a secret.
 #ifndef WAYBILL_CORE_FABRIC_TCP_LANE_ADDRESS_H_
 #define WAYBILL_CORE_FABRIC_TCP_LANE_ADDRESS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The lanes of one tcp endpoint: how they come to be connected, whose turn it is, and how they end.
 #ifndef WAYBILL_CORE_FABRIC_TCP_LANE_SET_H_
 #define WAYBILL_CORE_FABRIC_TCP_LANE_SET_H_

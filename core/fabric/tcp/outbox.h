@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a lane has to send: frames and the memory behind them, which is not copied.
 #ifndef WAYBILL_CORE_FABRIC_TCP_OUTBOX_H_
 #define WAYBILL_CORE_FABRIC_TCP_OUTBOX_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "core/fabric/tcp/raw_peer.h"
 
 #include <linux/filter.h>

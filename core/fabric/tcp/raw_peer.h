@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // For tests: the other end of a lane, played by hand on a socket.
 #ifndef WAYBILL_CORE_FABRIC_TCP_RAW_PEER_H_
 #define WAYBILL_CORE_FABRIC_TCP_RAW_PEER_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tests of input from outside: strangers, liars, and a peer whose bytes make no sense.
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The fabric between hosts without RDMA, and the fallback where RDMA fails: plain TCP.
 //
 // A lane is one connection. The receiver checks each write's key and bounds and reads its bytes

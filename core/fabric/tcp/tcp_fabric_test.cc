@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tests beyond the conformance suite: writes that are cut in the middle, and deadlines.
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One end of a tcp lane: a connection, what waits to be sent on it, what is being received, and
 // what the peer granted.
 #ifndef WAYBILL_CORE_FABRIC_TCP_TCP_LANE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How much memory a lane has for what cannot be registered.
 #ifndef WAYBILL_CORE_FABRIC_VERBS_BOUNCE_LIMITS_H_
 #define WAYBILL_CORE_FABRIC_VERBS_BOUNCE_LIMITS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "core/fabric/verbs/bounce_ring.h"
 
 #include <cerrno>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Memory of a lane that the device can always reach, for what it cannot: writes to or from a region
 // that could not be registered bounce here, piece by piece.
 #ifndef WAYBILL_CORE_FABRIC_VERBS_BOUNCE_RING_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Regions that cannot be registered for want of room, and how far lanes go for them.
 #include <gtest/gtest.h>
 

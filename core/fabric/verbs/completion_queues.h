@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The completion queues of one NIC. Each lane brings the room that a full flush of it needs, since
 // on an error every outstanding request completes, the unsignalled ones too, and a queue that
 // overruns is lost with all its lanes.

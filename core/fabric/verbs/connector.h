@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Connects queue pairs beside the progress thread, one after the other.
 #ifndef WAYBILL_CORE_FABRIC_VERBS_CONNECTOR_H_
 #define WAYBILL_CORE_FABRIC_VERBS_CONNECTOR_H_

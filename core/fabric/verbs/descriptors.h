@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The descriptors that a verbs endpoint waits on, and the wake from other threads.
 #ifndef WAYBILL_CORE_FABRIC_VERBS_DESCRIPTORS_H_
 #define WAYBILL_CORE_FABRIC_VERBS_DESCRIPTORS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One opened RDMA device, and its ports as NICs: what they are, and which GID is used.
 #ifndef WAYBILL_CORE_FABRIC_VERBS_DEVICE_H_
 #define WAYBILL_CORE_FABRIC_VERBS_DEVICE_H_

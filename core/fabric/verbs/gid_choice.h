@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Which GID of a port a queue pair is bound to. A wrong one connects, and then times out: the most
 // common misconfiguration of RoCE, so the rule is written down, and the choice is told.
 #ifndef WAYBILL_CORE_FABRIC_VERBS_GID_CHOICE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The regions that peers granted and this end imported, and the lookup of both ends of a write.
 #ifndef WAYBILL_CORE_FABRIC_VERBS_IMPORTS_H_
 #define WAYBILL_CORE_FABRIC_VERBS_IMPORTS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The address of one end of a lane: what the other end must know about the queue pair. Printable,
 // for the control channel.
 #ifndef WAYBILL_CORE_FABRIC_VERBS_LANE_ADDRESS_H_

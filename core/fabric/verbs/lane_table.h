@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The lanes of one verbs endpoint, by number.
 #ifndef WAYBILL_CORE_FABRIC_VERBS_LANE_TABLE_H_
 #define WAYBILL_CORE_FABRIC_VERBS_LANE_TABLE_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // libibverbs of this host, found when it is first asked for: one build serves hosts with and
 // without it.
 #ifndef WAYBILL_CORE_FABRIC_VERBS_LIBIBVERBS_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The NICs that a fabric uses: opened, looked after, and given up when their device says so.
 #ifndef WAYBILL_CORE_FABRIC_VERBS_NIC_SET_H_
 #define WAYBILL_CORE_FABRIC_VERBS_NIC_SET_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The memory by which new lanes prove that data gets through: each end writes some full packets
 // into a slot of the other's, and looks at what has come.
 #ifndef WAYBILL_CORE_FABRIC_VERBS_PROBE_MEMORY_H_

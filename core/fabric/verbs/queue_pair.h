@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A reliable-connected queue pair: made, connected and destroyed.
 #ifndef WAYBILL_CORE_FABRIC_VERBS_QUEUE_PAIR_H_
 #define WAYBILL_CORE_FABRIC_VERBS_QUEUE_PAIR_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Reads by a NIC of what it has written itself.
 #ifndef WAYBILL_CORE_FABRIC_VERBS_READ_BACK_H_
 #define WAYBILL_CORE_FABRIC_VERBS_READ_BACK_H_

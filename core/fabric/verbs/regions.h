@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The regions of one verbs endpoint: registered with each device, known to peers by a key of our
 // own, renewed by registering anew. One for which there is no room any more stays unregistered: it
 // is written to, and from, by way of the lanes' bounce rings.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "core/fabric/verbs/regions.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The sending half of one queue pair: writes wait here, go out in chains of work requests, and are
 // retired by the completion of each chain's last one.
 #ifndef WAYBILL_CORE_FABRIC_VERBS_SEND_QUEUE_H_

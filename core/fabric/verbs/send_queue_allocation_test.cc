@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A send queue that has held as much before allocates nothing.
 #include <gtest/gtest.h>
 

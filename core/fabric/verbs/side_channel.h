@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A lane's connection beside its queue pair: it carries grants, tells at once of a peer that died
 // or closed its end, and says why a lane was given up. No data.
 #ifndef WAYBILL_CORE_FABRIC_VERBS_SIDE_CHANNEL_H_

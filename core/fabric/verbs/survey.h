@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What RDMA this host has, port by port, and what the fabric would choose: for people who look for
 // the reason why it does not work.
 #ifndef WAYBILL_CORE_FABRIC_VERBS_SURVEY_H_

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The part of libibverbs that the fabric uses, as a table: filled in by the library of this host
 // (libibverbs.h), or by a simulated NIC (testing/fake_verbs).
 //

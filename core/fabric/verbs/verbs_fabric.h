@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The fabric over RDMA: InfiniBand, RoCE and SoftRoCE, through libibverbs of this host.
 //
 // A lane is a reliable-connected queue pair on one NIC, with a TCP connection beside it for grants

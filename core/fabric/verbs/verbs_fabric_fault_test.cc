@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Tests of rare faults of NICs: every post ends once, only affected lanes fail, and the reason is
 // given.
 #include <gtest/gtest.h>

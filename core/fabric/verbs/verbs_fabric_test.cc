@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Which NICs a verbs fabric uses, and what it says where there is none.
 #include "core/fabric/verbs/verbs_fabric.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One end of a verbs lane: its queue pair, its side channel, and what the peer granted.
 #ifndef WAYBILL_CORE_FABRIC_VERBS_VERBS_LANE_H_
 #define WAYBILL_CORE_FABRIC_VERBS_VERBS_LANE_H_

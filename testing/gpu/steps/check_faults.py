@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks that are killed in the middle of an update, and a GPU without free memory: the same job recovers."""
 
 import time

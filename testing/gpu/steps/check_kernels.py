@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernels against the host's, bit for bit, and smaller ones again under compute-sanitizer."""
 
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Updates from one process to another on one GPU, beside what the GPU's own copy takes."""
 
 import statistics

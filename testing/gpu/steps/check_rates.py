@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What each kernel moves, as a fraction of the device's own copy in the same run."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the host and the driver say, and what the driver answers to calls that Waybill relies on.
 
 Each section runs in a process of its own. All results are facts: nothing here is right or wrong.

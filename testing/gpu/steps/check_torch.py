@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wheel and torch: a trainer's process and a worker's, on one GPU; every element is compared.
 
 Sections run in processes of their own, because an allocator is chosen once a process. On a machine without a GPU a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole updates from and to the GPU's memory, in one process, every byte compared."""
 
 import checks

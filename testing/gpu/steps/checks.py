@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What steps share: rows of the report, and processes that die with the step."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """NVIDIA's driver by ctypes: each call returns the name of its result."""
 
 import ctypes

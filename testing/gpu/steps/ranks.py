@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks that are processes of their own, for the steps that need several."""
 
 import queue

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The planted bugs (*.patch), and the switch that turns on one of them.
 //
 // Only copies of the product's sources ask Planted(): plant.py makes them for mutation_test.

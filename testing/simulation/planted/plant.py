@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plants the bugs of *.patch in copies of sources, and lists the bugs.
 
 usage: plant.py list PATCH...

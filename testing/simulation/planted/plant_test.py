@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plants bugs in a small source, and says which patches do not fit."""
 
 import pytest

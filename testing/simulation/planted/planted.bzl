@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """planted_copies: copies of the sources of a library, with bugs that a test turns on."""
 
 load("@rules_cc//cc/common:cc_common.bzl", "cc_common")

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Package inc is C that calls the library: what the calls cost without Go.
 package inc
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LoRA adapters: trainers publish an adapter's tensors only, and engines load it by their own path from a folder in memory.
 
 An engine knows adapters as folders that peft has saved. Waybill writes each version to a new one in /dev/shm, where the engine

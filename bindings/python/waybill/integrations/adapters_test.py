@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adapters without peft and without an engine: what is lent, what a folder holds, and when an engine is told to load it."""
 
 import fcntl

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The clients with which a trainer controls engines. An engine stands still only while it switches to a version."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rank of this process among the trainers, and their number."""
 
 from __future__ import annotations

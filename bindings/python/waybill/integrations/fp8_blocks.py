@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Engines that serve block FP8 weights from trainers that hold plain ones.
 
 An engine's loader of an FP8 checkpoint copies two tensors for each quantised weight: "w" in E4M3, and "w_scale_inv" with a scale

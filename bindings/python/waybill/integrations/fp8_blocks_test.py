@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Engines that serve block FP8, trainers that hold BF16: against quantising the whole checkpoint and loading it."""
 
 import pytest

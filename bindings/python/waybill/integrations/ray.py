@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a job inside Ray: a controller as an actor, and identities for actors, which Ray gives no rank.
 
 The driver:

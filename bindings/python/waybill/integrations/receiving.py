@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How an engine receives a version: as a worker of the job, in memory of its GPU, beside its weights, or of the host."""
 
 from __future__ import annotations

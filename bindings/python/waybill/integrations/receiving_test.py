@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where an engine receives versions: what is chosen, what is kept of the GPU, and what happens if the network does not reach it."""
 
 import logging

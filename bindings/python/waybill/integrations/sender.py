@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sends a trainer's weights to engines, which go on computing until they have all of a version."""
 
 from __future__ import annotations

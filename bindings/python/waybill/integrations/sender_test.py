@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A trainer that controls engines: what they do while a version arrives and while they switch, and failures on either side."""
 
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connects SkyRL's FSDP2 policy workers to its vLLM servers: each worker sends its shards, and none gathers the weights.
 
 One argument of SkyRL's command line chooses it:

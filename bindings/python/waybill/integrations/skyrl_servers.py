@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lets SkyRL 0.3.0, which was written for vLLM 0.23, run servers of vLLM 0.33: Waybill needs the weight transfer of the latter."""
 
 from __future__ import annotations

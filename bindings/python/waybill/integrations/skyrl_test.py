@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SkyRL's policy workers on stand-ins for SkyRL, Ray, transformers and the vLLM servers, with a real job."""
 
 import asyncio

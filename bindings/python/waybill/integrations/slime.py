@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connects slime's Megatron backend to Waybill: a weight updater beside slime's own ones.
 
 In the process of each trainer, before slime's actor initialises:

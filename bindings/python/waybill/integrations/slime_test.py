@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """slime's weight updater on stand-ins for slime, Megatron and Ray, with a real job and SGLang's HTTP interface."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connects TRL's trainers to vLLM servers: every rank sends its shards, and no rank gathers the weights.
 
 On every rank, before the trainer is made:

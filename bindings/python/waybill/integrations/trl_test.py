@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is installed into TRL, on stand-ins for TRL, transformers, accelerate and the vLLM server, with a real job."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connects verl to Waybill: a backend of verl's checkpoint engine.
 
 Two lines of verl's configuration choose it:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connects verl's FSDP2 actors to its vLLM servers: each actor's shards go straight into the parameters of the engines.
 
 Three lines of verl's configuration choose it. `+` adds a key that verl's files do not have:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records what a weight loader, or a trainer's export, copies in torch. `import waybill` does not import this package; torch is needed.
 
 >>> import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A worker that is given a model and the model's own loader, from the trainer's tensors to the worker's parameters."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tracer makes of collective operations: which elements are this rank's, and which another rank has.
 
 Weights do not travel while an export is recorded: their tensors have no memory, and each rank records what becomes of its own

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a trainer's export over tensors on `meta`, and records which elements of which checkpoint tensors a rank holds."""
 
 from __future__ import annotations

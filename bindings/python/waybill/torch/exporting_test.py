@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A trainer's own export: its parameters are lent as the tensors that the export makes of them, without running it for real."""
 
 from contextlib import contextmanager

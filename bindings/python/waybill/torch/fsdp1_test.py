@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the layout of FSDP1 holds on each rank, against what torch's own FullyShardedDataParallel makes of the model."""
 
 import json

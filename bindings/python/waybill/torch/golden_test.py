@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A loader in plain torch that does what vLLM does, recorded, against where vLLM's own loader puts every element."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was written to each buffer, in order, and where the elements of a target came from in the end.
 
 Each tensor that the tracer knows is a view of a `Buffer`: a checkpoint tensor, a target, or memory of the loader's own.

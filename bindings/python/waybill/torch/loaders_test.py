@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small loaders, each of which does one thing that engines do, against the same code on numbered elements."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a loader over tensors on `meta`, and makes a recording of what it copies."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What record() promises beside following copies: coverage, names, flat storages, casts, equal results."""
 
 import doctest

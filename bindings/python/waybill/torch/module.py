@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records the loader of a module on a twin of the module."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`waybill plan` and `waybill simulate` of recordings, against those of the layout that the recorded loader follows."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps recordings in a folder, by everything that they depend on."""
 
 from __future__ import annotations

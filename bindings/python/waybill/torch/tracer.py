@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Watches what a loader does to tensors on `meta`, and keeps every copy as a Write.
 
 torch computes each view itself. Only operations that write, or that create storage, are modelled here: each function

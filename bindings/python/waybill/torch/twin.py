@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes a copy of a module whose parameters have no memory."""
 
 from __future__ import annotations

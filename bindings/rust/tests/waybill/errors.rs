@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! What is wrong is said, in the library's words.
 
 use std::ptr::NonNull;

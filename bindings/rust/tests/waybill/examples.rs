@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The programs of examples/rust, which `cargo test` has built beside the tests.
 
 use std::io::{BufRead, BufReader};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! A job in this process: one tensor, its rows over the trainers, whole at each worker.
 
 use std::thread;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! What is logged comes from the library's threads, with its level; a sink that panics harms nobody.
 
 use std::sync::mpsc;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! The crate's tests, in one program: what they link is large.
 
 mod errors;

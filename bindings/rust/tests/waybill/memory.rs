@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Who may touch lent memory when.
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 //! Events as a stream, with the smallest of executors.
 
 use std::future::poll_fn;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connects SGLang to Waybill: a custom weight loader for engines, and a sender for trainers.
 
 The engine is launched with one more argument:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients for SGLang engines: servers over HTTP, and sglang.Engine objects in this process."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands that a trainer gives to the custom weight loader of an SGLang engine.
 
 SGLang passes a list of named tensors to the loader. A command is one tensor without elements, whose name is JSON.

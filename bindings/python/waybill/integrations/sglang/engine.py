@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The engine side: each scheduler process of SGLang is one rank of a group of Waybill workers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SGLang's integration without SGLang: its HTTP interface is played by a server that calls the custom weight loader."""
 
 import pickle

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Connects vLLM to Waybill: a backend of vLLM's weight transfer, for engines and for trainers.
 
 The engine needs one argument. vLLM finds the backend by its entry point once waybill is installed:

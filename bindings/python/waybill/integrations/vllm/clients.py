@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients for vLLM engines: an LLM in this process, a server, or another object with vLLM's four calls."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """vLLM's engine core, which schedules steps: it stops itself for an update that asks for it."""
 
 from __future__ import annotations

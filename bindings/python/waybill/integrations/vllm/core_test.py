@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An engine core stops itself for an update that asks for it, on a stand-in for vLLM's module of the core."""
 
 import types

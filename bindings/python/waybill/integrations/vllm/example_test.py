@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The example of a trainer runs as it is shown, on stand-ins for vLLM, its server and transformers, with a real job."""
 
 import collections

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The two forms of a vLLM layer: the form that the loader fills, and the form with which the layer computes.
 
 After loading, vLLM repacks some layers: quantised ones, experts, and on some CPUs linear ones. `load_weights()` fits only the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One model of a vLLM engine, which receives versions: the target, or the draft of speculative decoding."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The trainer side: each trainer process is one Waybill trainer, and lends the tensors of its model."""
 
 from __future__ import annotations
