@@ -337,7 +337,8 @@ class Coordinator final {
   void TellOfAllGroups(Member& member);
   // Tells every other member, if it is a change.
   void SetHere(Group& group, bool here);
-  // Looking a group up in order to change it marks it as changed: Advance() sees to it then.
+  // These mark the group as changed, because whoever looks a group up may change it. Advance() does
+  // for it then what has become possible.
   Group& GroupNamed(const std::string& name);
   // Returns null if nothing goes on in a group of that name.
   Group* FindGroup(const std::string& name);

@@ -17,23 +17,20 @@
 
 namespace waybill {
 
-// Names a group; no two of a coordinator have the same, one after the other neither.
+// Identifies a group. A coordinator never gives a number twice.
 using GroupNumber = uint64_t;
 
 // What one group contributes.
 struct Standing {
-  // When time alone changes something for the group.
+  // When the passing of time changes something for the group.
   absl::Time deadline = absl::InfiniteFuture();
-  // How publishes see the group: a version goes to it; none goes to any group without it yet; it
-  // is about to be ready; all ranks of its term are here; a required group's ranks are not.
-  bool takes = false;
-  bool blocks = false;
-  bool settles = false;
-  bool complete = false;
-  bool misses_required = false;
-  // Whether its term is for a loan, and until when publishes wait for the loan.
-  bool borrows = false;
-  absl::Time loan_patience = absl::InfinitePast();
+  bool takes = false;            // Versions go to it, or wait for it because it is required.
+  bool blocks = false;           // It is required and not ready: no version goes to any group.
+  bool settles = false;          // Its lanes are being made: publishes wait for it a little.
+  bool complete = false;         // All ranks of its term are here.
+  bool misses_required = false;  // It is required, and ranks of its term are missing.
+  bool borrows = false;          // Its term is for a loan.
+  absl::Time loan_patience = absl::InfinitePast();  // Publishes wait for the loan until then.
   bool behind = false;        // It would take a version that it has missed from another group.
   uint64_t lent_version = 0;  // The version that it can lend; 0 if none.
 
