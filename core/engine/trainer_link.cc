@@ -14,21 +14,6 @@ absl::Status TrainerLink::CheckLaneCount(size_t there) const {
       absl::StrCat(ToString(id), " has ", there, " lanes, the plan has ", lanes.size()));
 }
 
-void TrainerLink::BeginUpdate() {
-  verifying = verified = wave_runs = false;
-  ready.clear();
-  ready.reserve(chunk_count());
-  is_ready.assign(chunk_count(), false);
-  wave_begin = wave_end = relayed = counted = 0;
-  counted_bytes = 0;
-}
-
-void TrainerLink::AddReady(uint32_t chunk) {
-  if (is_ready[chunk]) return;
-  is_ready[chunk] = true;
-  ready.push_back(first_chunk + chunk);
-}
-
 void TrainerLink::Report(const Fabric& fabric, std::vector<LaneReport>& reports) const {
   for (const TrainerLane& lane : lanes) {
     reports.push_back(
@@ -36,11 +21,13 @@ void TrainerLink::Report(const Fabric& fabric, std::vector<LaneReport>& reports)
   }
 }
 
-absl::StatusOr<uint32_t> MakeTrainerLinks(const RouteTable& arrivals, const ChunkList& chunks,
-                                          const TermLanes& lanes, std::deque<TrainerLink>& links) {
+absl::Status MakeTrainerLinks(const RouteTable& arrivals, const ChunkList& chunks,
+                              const TermLanes& lanes, std::deque<TrainerLink>& links) {
   for (uint32_t r = 0; r < arrivals.size(); ++r) {
     if (links.empty() || links.back().trainer != arrivals.trainer(r)) {
+      const auto index = static_cast<uint32_t>(links.size());
       TrainerLink& link = links.emplace_back();
+      link.index = index;
       link.trainer = arrivals.trainer(r);
       link.id = lanes.senders.At(link.trainer);
       link.first_route = r;
@@ -49,17 +36,14 @@ absl::StatusOr<uint32_t> MakeTrainerLinks(const RouteTable& arrivals, const Chun
     links.back().bytes += arrivals.written_bytes(r);
   }
   uint32_t chunk = 0;
-  uint32_t gate = 0;
   for (TrainerLink& link : links) {
     WAYBILL_ASSIGN_OR_RETURN(const PeerLanes* planned, FindLanes(lanes.peers, link.trainer));
     for (const LanePath& path : planned->lanes) link.lanes.push_back({.nic = path.worker_nic});
-    link.first_gate = gate;
-    gate += static_cast<uint32_t>(link.lanes.size());
-    link.first_chunk = chunk;
+    const uint32_t first_chunk = chunk;
     while (chunk < chunks.chunks.size() && chunks.chunks[chunk].trainer == link.trainer) ++chunk;
-    link.last_chunk = chunk;
+    link.chunk_count = chunk - first_chunk;
   }
-  return gate;
+  return absl::OkStatus();
 }
 
 }  // namespace waybill

@@ -16,7 +16,7 @@
 #include "core/engine/shown_digests.h"
 #include "core/engine/trainer_link.h"
 #include "core/engine/worker_memory.h"
-#include "core/protocol/arrival_gate.h"
+#include "core/protocol/receive_schedule.h"
 #include "core/stage/work_pool.h"
 
 namespace waybill {
@@ -35,7 +35,7 @@ class WorkerEngineImpl final : public WorkerEngine {
         memory_(std::move(memory)),
         shown_(memory_->shown_buffers(), [fabric] { fabric->Wake(); }),
         kept_(fabric),
-        gate_(0),
+        schedule_(options.mode),
         sink_(std::move(sink)),
         copy_batch_([this](uint32_t group) { CopyGroup(group); },
                     [this] {
@@ -62,8 +62,7 @@ class WorkerEngineImpl final : public WorkerEngine {
           arrived_->DigestOn(memory_->receiving_device(), options_.verify_threads,
                              [this](uint32_t region) { return memory_->ArrivesOnDevice(region); }));
     }
-    WAYBILL_ASSIGN_OR_RETURN(const uint32_t lane_count, MakeSources(lanes));
-    gate_ = ArrivalGate(lane_count);
+    WAYBILL_RETURN_IF_ERROR(MakeSources(lanes));
     for (TrainerLink& source : sources_) {
       if (!IsKept(lanes.peers, source.trainer)) continue;
       WAYBILL_RETURN_IF_ERROR(kept_.Take(source.trainer, source.lanes));
@@ -86,18 +85,20 @@ class WorkerEngineImpl final : public WorkerEngine {
     return offers;
   }
 
-  void RelayBy(RelayedRoutes* relay) override { relay_ = relay; }
+  void RelayBy(RelayedRoutes* relay) override {
+    relay_ = relay;
+    schedule_.set_passes_on(relay != nullptr);
+  }
   const RouteTable& arrivals() const override { return arrived_->routes(); }
 
   std::vector<MemorySpan> Receiving() const override {
     std::vector<MemorySpan> memory;
-    const RegionSpans& regions = memory_->regions(target_);
-    memory.reserve(regions.size());
-    for (uint32_t r = 0; r < regions.size(); ++r) {
+    memory.reserve(regions().size());
+    for (uint32_t r = 0; r < regions().size(); ++r) {
       memory.push_back(
           {.kind = memory_->ArrivesOnDevice(r) ? MemoryKind::kDevice : MemoryKind::kHost,
-           .data = regions[r].data(),
-           .size_bytes = regions[r].size()});
+           .data = regions()[r].data(),
+           .size_bytes = regions()[r].size()});
     }
     return memory;
   }
@@ -133,26 +134,15 @@ class WorkerEngineImpl final : public WorkerEngine {
   }
 
   void Prepare(const UpdateId& update, Digests digests, absl::Time deadline) override {
-    if (absl::Status status = CheckPrepare(update); !status.ok()) return Refuse(update, status);
-    prepared_ = {update, digests, deadline};
+    absl::Status status = schedule_.Prepare(
+        update, digests == Digests::kOn ? Verification::kOn : Verification::kOff, deadline);
+    if (!status.ok()) Refuse(update, std::move(status));
   }
 
   void Continue(const UpdateId& from, const UpdateId& to) override {
-    const bool known = update_ == from;
-    if (known) update_ = to;
-    if (known && state_ == State::kArrived) return;
-    continued_ = true;
-    if (!known || state_ != State::kLacking || to.plan_hash != plan_hash_) {
-      return Refuse(to, absl::FailedPreconditionError(absl::StrCat("continue version ", to.version,
-                                                                   ": nothing of it is kept")));
-    }
-    if (absl::Status status = memory_->RenewAndKeep(target_, AllLanes()); !status.ok()) {
-      return Refuse(to, While("renew the buffer", status));
-    }
-    ++counts_.renewals;
-    absl::StatusOr<BufferAddress> address = memory_->Describe(target_);
-    if (!address.ok()) return Refuse(to, address.status());
-    BeginReceiving(*std::move(address));
+    absl::Status status = schedule_.Continue(from, to);
+    if (!status.ok()) return Refuse(to, std::move(status));
+    Run();
   }
 
   void LoseTrainer(uint32_t trainer, const absl::Status& why) override {
@@ -167,28 +157,22 @@ class WorkerEngineImpl final : public WorkerEngine {
   }
 
   void Commit(const UpdateId& update) override {
-    if (state_ != State::kArrived || update_ != update) return;
+    if (!schedule_.Commit(update)) return;
     timeline_.Begin(Stage::kCommit);
-    if (options_.mode != Mode::kShadowCopy) return Show(target_, absl::ZeroDuration());
-    state_ = State::kWaitingToCopy;
+    copy_began_ = now_;  // Nothing is copied, unless kCopy comes.
+    Run();
   }
 
   void Abort(const UpdateId& update, bool begun) override {
-    if (prepared_ && prepared_->update == update) return prepared_.reset();
-    if (update_ != update) return;
-    const bool committed = state_ == State::kWaitingToCopy || state_ == State::kCopying;
-    if (state_ == State::kIdle || committed) return;
+    if (!schedule_.Abort(update, begun)) return;
     StopVerifying();
-    if (begun) AbandonUnlessQuiescent();
-    state_ = State::kIdle;
     if (options_.mode == Mode::kInPlace && !begun && !was_dirty_) shown_.SetDirty(false);
   }
 
   absl::Status Pause() override {
-    if (prepared_ || state_ != State::kIdle) {
-      const uint64_t version = (prepared_ ? prepared_->update : update_).version;
+    if (const UpdateId* update = schedule_.at_hand(); update != nullptr) {
       return absl::FailedPreconditionError(
-          absl::StrCat("version ", version, " is being received, or waits to be shown"));
+          absl::StrCat("version ", update->version, " is being received, or waits to be shown"));
     }
     WAYBILL_RETURN_IF_ERROR(shown_.Pause());
     memory_->Pause();
@@ -216,10 +200,10 @@ class WorkerEngineImpl final : public WorkerEngine {
   }
 
   void Step(absl::Time now) override {
-    if (prepared_) TryReady(now);
-    if (state_ == State::kReceiving) Receive();
-    if (state_ == State::kWaitingToCopy) TryCopy(now);
-    if (state_ == State::kCopying && copied_.load(std::memory_order_acquire)) FinishCopy(now);
+    now_ = now;
+    schedule_.Retry(now, [this](uint32_t buffer) { return Claim(buffer); });
+    ReportProgress();
+    Run();
   }
 
   absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) override {
@@ -257,32 +241,18 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   WorkerCounts counts() const override {
     WorkerCounts counts = counts_;
-    counts.stragglers = gate_.stragglers();
-    counts.repeats = gate_.repeats();
+    counts.early_chunks = schedule_.early_chunks();
+    counts.stragglers = schedule_.stragglers();
+    counts.repeats = schedule_.repeats();
     return counts;
   }
 
  private:
-  enum class State {
-    kIdle,
-    kReceiving,      // READY was said.
-    kArrived,        // Everything is here and right; the decision is awaited.
-    kLacking,        // So is all that did not come by dead lanes; Continue() is awaited.
-    kFailed,         // Reported; Abort() is to come.
-    kWaitingToCopy,  // Committed, in shadow-copy; a snapshot may hold the engine's memory.
-    kCopying,
-  };
   // Equal if the bytes of two versions are.
   struct BytesOfVersion {
     uint64_t plan_hash;
     uint64_t digest;
     bool operator==(const BytesOfVersion&) const = default;
-  };
-  // An update that is to begin once its buffer is free.
-  struct Prepared {
-    UpdateId update;
-    Digests digests;
-    absl::Time deadline;
   };
 
   // --- the plan ---
@@ -290,26 +260,24 @@ class WorkerEngineImpl final : public WorkerEngine {
   // Ends what is being received, forgets the plan, and keeps the lanes that work.
   void EndTerm() {
     StopVerifying();
-    if (prepared_) prepared_.reset();
-    if (state_ == State::kReceiving || state_ == State::kFailed) {
-      AbandonUnlessQuiescent();
-      state_ = State::kIdle;
-    }
-    if (state_ != State::kIdle) KeepDigests();  // The next plan has another ledger.
+    if (schedule_.EndTerm()) KeepDigests();  // The next plan has another ledger.
     for (TrainerLink& source : sources_) {
       if (!source.failed) kept_.Add(source.trainer, std::move(source.lanes));
     }
     sources_.clear();
     relay_ = nullptr;
-    connected_ = false;
   }
 
-  // Returns how many lanes there are in all.
-  absl::StatusOr<uint32_t> MakeSources(const TermLanes& lanes) {
-    WAYBILL_ASSIGN_OR_RETURN(
-        const uint32_t lane_count,
-        MakeTrainerLinks(arrived_->routes(), arrived_->chunks(), lanes, sources_));
+  absl::Status MakeSources(const TermLanes& lanes) {
+    absl::Status status = MakeTrainerLinks(arrived_->routes(), arrived_->chunks(), lanes, sources_);
+    if (!status.ok()) {
+      sources_.clear();  // The schedule does not know them.
+      return status;
+    }
+    std::vector<ReceiveSender> senders;
     for (TrainerLink& source : sources_) {
+      senders.push_back({.lane_count = static_cast<uint32_t>(source.lanes.size()),
+                         .chunk_count = source.chunk_count});
       source.digest_batch = std::make_unique<WorkPool::Batch>(
           [this, &source](uint32_t group) { DigestGroup(source, group); },
           [this, &source] {
@@ -317,7 +285,8 @@ class WorkerEngineImpl final : public WorkerEngine {
             fabric_.Wake();
           });
     }
-    return lane_count;
+    schedule_.SetSenders(plan_hash_, senders, arrived_->at_once());
+    return absl::OkStatus();
   }
 
   // --- lanes ---
@@ -350,26 +319,21 @@ class WorkerEngineImpl final : public WorkerEngine {
       lane.granted = true;
       CheckConnected();
     } else if (immediate.kind == Immediate::Kind::kData) {
-      gate_.Count(source.first_gate + static_cast<uint32_t>(&lane - source.lanes.data()),
-                  immediate.sequence);
+      schedule_.OnLaneEnd(source.index, static_cast<uint32_t>(&lane - source.lanes.data()),
+                          immediate.sequence);
     } else if (immediate.kind == Immediate::Kind::kChunk) {
-      const ChunkImmediate come = ChunkImmediate::Unpack(immediate);
-      if (state_ == State::kReceiving && digests_ == Digests::kOn && come.IsOf(update_.sequence) &&
-          come.chunk < source.chunk_count()) {
-        source.AddReady(come.chunk);
-        ++counts_.early_chunks;
-      }
+      schedule_.OnChunk(source.index, ChunkImmediate::Unpack(immediate));
     }
   }
 
   void CheckConnected() {
-    if (connected_) return;
+    if (schedule_.connected()) return;
     for (const TrainerLink& source : sources_) {
       for (const TrainerLane& lane : source.lanes) {
         if (!lane.granted) return;
       }
     }
-    connected_ = true;
+    schedule_.OnConnected();
     sink_({.kind = WorkerEvent::Kind::kConnected});
   }
 
@@ -380,9 +344,8 @@ class WorkerEngineImpl final : public WorkerEngine {
   void Fail(TrainerLink& source, absl::Status status) {
     if (source.failed) return;
     // If all of its data has arrived, the data is verified although the lane is dead.
-    if (state_ == State::kReceiving && !source.verifying && Arrived(source) &&
-        ShowToKernels(source).ok()) {
-      BeginVerifying(source);
+    if (schedule_.waits_for_visibility(source.index) && ShowToKernels(source).ok()) {
+      BecomeVisible(source);
     }
     GiveUp(source, std::move(status));
   }
@@ -391,7 +354,8 @@ class WorkerEngineImpl final : public WorkerEngine {
     source.failed = true;
     // One dead lane is a dead trainer: nothing of it can land by the others from now on.
     CloseLanes(source);
-    if (!source.verifying) pool_.Cancel(*source.digest_batch);  // Another round brings it anew.
+    schedule_.OnSenderFailed(source.index);
+    if (schedule_.is_lost(source.index)) pool_.Cancel(*source.digest_batch);
     sink_({.kind = WorkerEvent::Kind::kPeerFailed,
            .trainer = source.trainer,
            .status = WithScope(std::move(status), Scope::kPeer)});
@@ -403,81 +367,97 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   // --- one update ---
 
-  absl::Status CheckPrepare(const UpdateId& update) const {
-    const auto refuse = [&](auto... why) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("prepare version ", update.version, ": ", why...));
-    };
-    if (!connected_) return refuse("the lanes are not connected");
-    if (prepared_) return refuse("version ", prepared_->update.version, " is not decided yet");
-    if (state_ == State::kReceiving || state_ == State::kArrived || state_ == State::kLacking ||
-        state_ == State::kFailed) {
-      return refuse("version ", update_.version, " is not decided yet");
+  // Returns true if no reader holds the buffer. What readers see is dirty from then on.
+  bool Claim(uint32_t buffer) {
+    if (options_.mode == Mode::kShadow) return shown_.DescribeHolders(buffer).empty();
+    was_dirty_ = shown_.dirty();
+    return shown_.BeginWriting(buffer);
+  }
+
+  // Tells the schedule what threads have done.
+  void ReportProgress() {
+    for (TrainerLink& source : sources_) {
+      if (schedule_.is_digesting(source.index) &&
+          source.wave_is_over.load(std::memory_order_acquire)) {
+        EndWave(source);
+      }
     }
-    if (update.plan_hash != plan_hash_) {
-      return refuse("its plan is ", absl::Hex(update.plan_hash), ", this worker's is ",
-                    absl::Hex(plan_hash_));
+    if (!copied_.load(std::memory_order_acquire)) return;
+    copied_.store(false, std::memory_order_relaxed);
+    FinishCopy();
+  }
+
+  // Does what the schedule says, until nothing is left to do.
+  void Run() {
+    for (ReceiveCommand command; schedule_.Next(command);) Execute(command);
+  }
+
+  void Execute(const ReceiveCommand& command) {
+    using Kind = ReceiveCommand::Kind;
+    switch (command.kind) {
+      case Kind::kOffer:
+      case Kind::kContinue:
+        return Offer(command);
+      case Kind::kExpire:
+        return Refuse(command.update, absl::DeadlineExceededError(
+                                          absl::StrCat("prepare version ", command.update.version,
+                                                       ": ", DescribeBusy(command.buffer))));
+      case Kind::kMakeVisible:
+        return MakeVisible(sources_[command.sender]);
+      case Kind::kPassOn:
+        for (const uint32_t chunk : command.chunks) relay_->OnArrived(chunk);
+        return;
+      case Kind::kDigest:
+        return BeginWave(sources_[command.sender], command.chunks);
+      case Kind::kCompare:
+        return Compare(sources_[command.sender]);
+      case Kind::kCheck:
+        return Check();
+      case Kind::kLacking:
+        return TellLacking();
+      case Kind::kCopy:
+        return BeginCopy();
+      case Kind::kShow:
+        return Show(command);
     }
-    if (shown_.anything_shown() && update.version <= shown_.version()) {
-      return refuse("version ", shown_.version(), " is shown, and versions only grow");
-    }
-    return absl::OkStatus();
   }
 
   void Refuse(const UpdateId& update, absl::Status status) {
     sink_({.kind = WorkerEvent::Kind::kRefused, .update = update, .status = std::move(status)});
   }
 
-  // Says who keeps the next update from beginning; empty if nobody does.
-  std::string DescribeBusy(uint32_t target) const {
-    if (state_ == State::kWaitingToCopy || state_ == State::kCopying) {
-      const std::string holders = shown_.DescribeHolders(0);
-      return absl::StrCat("version ", update_.version, " is committed and not shown yet",
-                          holders.empty() ? "" : "; the engine's memory is still read: ", holders);
+  // Says who keeps the next update from beginning.
+  std::string DescribeBusy(uint32_t buffer) const {
+    if (!schedule_.is_committed()) {
+      return absl::StrCat("buffer ", buffer, " is still read: ", shown_.DescribeHolders(buffer));
     }
-    const std::string holders =
-        options_.mode == Mode::kShadowCopy ? "" : shown_.DescribeHolders(target);
-    return holders.empty() ? "" : absl::StrCat("buffer ", target, " is still read: ", holders);
+    const std::string holders = shown_.DescribeHolders(0);
+    return absl::StrCat("version ", schedule_.update().version, " is committed and not shown yet",
+                        holders.empty() ? "" : "; the engine's memory is still read: ", holders);
   }
 
-  void TryReady(absl::Time now) {
-    const uint32_t target =
-        options_.mode == Mode::kShadow && shown_.anything_shown() ? 1 - shown_.buffer() : 0;
-    if (const std::string busy = DescribeBusy(target); !busy.empty()) {
-      if (now < prepared_->deadline) return;
-      const UpdateId update = std::exchange(prepared_, std::nullopt)->update;
-      return Refuse(update, absl::DeadlineExceededError(
-                                absl::StrCat("prepare version ", update.version, ": ", busy)));
-    }
-    was_dirty_ = shown_.dirty();
-    const bool in_place = options_.mode == Mode::kInPlace;
-    if (in_place && !shown_.BeginWriting(target)) return;  // A reader has come since.
-    const Prepared prepared = *std::exchange(prepared_, std::nullopt);
-    target_ = target;
-    absl::StatusOr<BufferAddress> address = RenewIfAbandoned();
+  void Offer(const ReceiveCommand& command) {
+    const bool continues = command.kind == ReceiveCommand::Kind::kContinue;
+    absl::StatusOr<BufferAddress> address =
+        continues ? RenewAndKeep(command.buffer) : RenewIfAbandoned(command.buffer);
     if (!address.ok()) {
-      if (in_place) shown_.SetDirty(was_dirty_);
-      return Refuse(prepared.update, address.status());
+      schedule_.OnOfferFailed();
+      if (options_.mode == Mode::kInPlace && !continues) shown_.SetDirty(was_dirty_);
+      return Refuse(command.update, address.status());
     }
-    update_ = prepared.update;
-    digests_ = prepared.digests;
-    continued_ = false;
-    timeline_.Clear();
-    BeginReceiving(*std::move(address));
-  }
-
-  void BeginReceiving(BufferAddress address) {
-    gate_.Arm(update_.sequence);
+    schedule_.OnOffered();
+    if (!continues) {
+      timeline_.Clear();
+      kept_digests_.reset();
+    }
     for (TrainerLink& source : sources_) source.BeginUpdate();
     if (relay_ != nullptr) relay_->Begin();
-    arrived_->Begin(update_, digests_);
-    if (!continued_) kept_digests_.reset();
-    state_ = State::kReceiving;
+    arrived_->Begin(command.update, digests());
     timeline_.Begin(Stage::kReceive);
     sink_({.kind = WorkerEvent::Kind::kReady,
-           .update = update_,
-           .buffer_index = target_,
-           .address = std::move(address)});
+           .update = command.update,
+           .buffer_index = command.buffer,
+           .address = *std::move(address)});
   }
 
   std::vector<LaneId> AllLanes() const {
@@ -490,91 +470,62 @@ class WorkerEngineImpl final : public WorkerEngine {
   }
 
   // Returns where the buffer is from now on.
-  absl::StatusOr<BufferAddress> RenewIfAbandoned() {
-    WAYBILL_RETURN_IF_ERROR(memory_->AbandonIfMoved(target_));
-    if (memory_->abandoned(target_)) {
+  absl::StatusOr<BufferAddress> RenewIfAbandoned(uint32_t buffer) {
+    WAYBILL_ASSIGN_OR_RETURN(const bool moved, memory_->HasMoved(buffer));
+    if (moved) schedule_.Abandon(buffer);
+    if (schedule_.is_abandoned(buffer)) {
       ++counts_.renewals;
-      WAYBILL_RETURN_IF_ERROR(While("renew the buffer", memory_->Renew(target_, AllLanes())));
+      WAYBILL_RETURN_IF_ERROR(While("renew the buffer", memory_->Renew(buffer, AllLanes())));
     }
-    return memory_->Describe(target_);
+    return memory_->Describe(buffer);
   }
 
-  // A buffer that was offered is only safe to offer again if every trainer's last write has landed.
-  void AbandonUnlessQuiescent() {
-    if (state_ == State::kLacking) memory_->Abandon(target_);
-    if (state_ != State::kReceiving && state_ != State::kFailed) return;
-    for (const TrainerLink& source : sources_) {
-      if (Arrived(source)) continue;
-      return memory_->Abandon(target_);
-    }
+  absl::StatusOr<BufferAddress> RenewAndKeep(uint32_t buffer) {
+    WAYBILL_RETURN_IF_ERROR(While("renew the buffer", memory_->RenewAndKeep(buffer, AllLanes())));
+    ++counts_.renewals;
+    return memory_->Describe(buffer);
   }
 
-  void Receive() {
-    bool all = true, any_lost = false;
-    for (TrainerLink& source : sources_) {
-      if (!source.verifying && !source.failed && Arrived(source) && MakeVisible(source)) {
-        BeginVerifying(source);
-      }
-      if (state_ == State::kReceiving && !IsLost(source)) RelayWhatIsReady(source);
-      if (state_ == State::kReceiving && !IsLost(source)) DigestWhatIsReady(source);
-      if (state_ != State::kReceiving) return;
-      if (source.verifying && !source.verified &&
-          (digests_ == Digests::kOff || source.digested())) {
-        absl::Status status =
-            arrived_->Compare(source.first_route, source.last_route, memory_->ledger(target_));
-        if (!status.ok()) {
-          return FailUpdate(std::move(status));
-        }
-        source.verified = true;
-        counts_.verified_bytes += source.bytes;
-        CountArrived(source, source.bytes);
-      }
-      any_lost = any_lost || IsLost(source);
-      all = all && (source.verified || IsLost(source));
-    }
-    if (!all) return;
-    if (any_lost) return TellLacking();
-    if (absl::Status status =
-            arrived_->CompareWitnesses(memory_->regions(target_), memory_->ledger(target_));
-        !status.ok()) {
-      return FailUpdate(std::move(status));
-    }
+  void Compare(TrainerLink& source) {
+    absl::Status status = arrived_->Compare(source.first_route, source.last_route, ledger());
+    if (!status.ok()) return FailUpdate(std::move(status));
+    schedule_.OnVerified(source.index);
+    counts_.verified_bytes += source.bytes;
+    CountArrived(source, source.bytes);
+  }
+
+  void Check() {
+    absl::Status status = arrived_->CompareWitnesses(regions(), ledger());
+    if (!status.ok()) return FailUpdate(std::move(status));
+    schedule_.OnArrived();
     timeline_.End(Stage::kVerify);
     arrived_bytes_.reset();
     // The plan of a rest does not have all routes.
-    if (digests_ == Digests::kOn && !continued_) {
-      arrived_bytes_ = {plan_hash_, arrived_->DigestOfAll(memory_->ledger(target_))};
+    if (digests() == Digests::kOn && !schedule_.continued()) {
+      arrived_bytes_ = {plan_hash_, arrived_->DigestOfAll(ledger())};
     }
-    state_ = State::kArrived;
-    sink_({.kind = WorkerEvent::Kind::kArrived, .update = update_});
+    sink_({.kind = WorkerEvent::Kind::kArrived, .update = schedule_.update()});
   }
 
-  // Its lane died before its data was here.
-  static bool IsLost(const TrainerLink& source) { return source.failed && !source.verifying; }
-
   void TellLacking() {
-    state_ = State::kLacking;
     timeline_.End(Stage::kVerify);
-    WorkerEvent event = {.kind = WorkerEvent::Kind::kLacking, .update = update_};
+    WorkerEvent event = {.kind = WorkerEvent::Kind::kLacking, .update = schedule_.update()};
     for (const TrainerLink& source : sources_) {
-      if (IsLost(source)) event.lacking.push_back(source.trainer);
+      if (schedule_.is_lost(source.index)) event.lacking.push_back(source.trainer);
     }
     sink_(event);
   }
 
   void FailUpdate(absl::Status status) {
-    state_ = State::kFailed;
+    schedule_.Fail();
     StopVerifying();
-    sink_({.kind = WorkerEvent::Kind::kFailed,
-           .update = update_,
-           .status = WithScope(std::move(status), Scope::kUpdate)});
+    TellFailed(std::move(status));
   }
 
-  bool Arrived(const TrainerLink& source) const {
-    for (uint32_t i = 0; i < source.lanes.size(); ++i) {
-      if (!gate_.arrived(source.first_gate + i)) return false;
-    }
-    return true;
+  void TellFailed(absl::Status status) {
+    sink_({.kind = WorkerEvent::Kind::kFailed,
+           .update = schedule_.update(),
+           .status = WithScope(std::move(status), Scope::kUpdate)});
   }
 
   InboundWrites inbound_writes() const {
@@ -597,53 +548,55 @@ class WorkerEngineImpl final : public WorkerEngine {
     return absl::OkStatus();
   }
 
-  // Makes what has come from the trainer visible to kernels. Returns false if that fails: the
-  // trainer has failed then, as by a dead lane, or the update if the GPU is to blame.
-  bool MakeVisible(TrainerLink& source) {
-    if (source.verifying) return true;
+  // Makes what has come from the trainer visible to kernels. If that fails, the trainer has failed,
+  // as by a dead lane, or the update if the GPU is to blame.
+  void MakeVisible(TrainerLink& source) {
     absl::Status status = ShowToKernels(source);
-    if (status.ok()) return true;
-    if (inbound_writes() == InboundWrites::kReadBack) {
-      GiveUp(source, std::move(status));
-    } else {
-      FailUpdate(std::move(status));
-    }
-    return false;
+    if (status.ok()) return BecomeVisible(source);
+    if (inbound_writes() == InboundWrites::kReadBack) return GiveUp(source, std::move(status));
+    FailUpdate(std::move(status));
   }
 
-  // All that the trainer sends has arrived, and is visible.
-  void BeginVerifying(TrainerLink& source) {
-    source.verifying = true;
+  void BecomeVisible(TrainerLink& source) {
+    if (!schedule_.OnVisible(source.index)) return;
     timeline_.End(Stage::kReceive);
     timeline_.Begin(Stage::kVerify);
-    if (relay_ != nullptr) {
-      relay_->OnLedger(source.first_route, source.last_route, memory_->ledger(target_));
-    }
-    if (digests_ == Digests::kOff && relay_ == nullptr) return;
-    for (uint32_t chunk = 0; chunk < source.chunk_count(); ++chunk) source.AddReady(chunk);
+    if (relay_ != nullptr) relay_->OnLedger(source.first_route, source.last_route, ledger());
   }
 
-  // What is relayed is not verified yet here. Whoever gets it verifies it against the same digest,
-  // which is the trainer's.
-  void RelayWhatIsReady(TrainerLink& source) {
-    const auto ready = static_cast<uint32_t>(source.ready.size());
-    if (relay_ == nullptr || source.relayed == ready || !MakeVisible(source)) return;
-    while (source.relayed < ready) relay_->OnArrived(source.ready[source.relayed++]);
-  }
-
-  // Returns true if this thread's cache has those chunks of the trainer that are ready.
+  // Returns true if this thread's cache has those chunks of the trainer that have come last.
   bool IsInCache(const TrainerLink& source) const {
-    return !source.verifying && memory_->receiving_device() == nullptr &&
+    return !schedule_.is_complete(source.index) && memory_->receiving_device() == nullptr &&
            std::all_of(source.lanes.begin(), source.lanes.end(),
                        [this](const TrainerLane& lane) { return fabric_.CopiesPosts(lane.id); });
+  }
+
+  void BeginWave(TrainerLink& source, absl::Span<const uint32_t> chunks) {
+    source.wave = chunks;
+    const auto count = static_cast<uint32_t>(chunks.size());
+    const uint32_t at_once = arrived_->at_once();
+    const uint32_t groups = (count + at_once - 1) / at_once;
+    if (IsInCache(source)) {
+      for (uint32_t group = 0; group < groups; ++group) DigestGroup(source, group);
+      return EndWave(source);
+    }
+    source.wave_is_over.store(false, std::memory_order_relaxed);
+    pool_.Run(*source.digest_batch, groups);
+    // Without threads the pool has done it.
+    if (source.wave_is_over.load(std::memory_order_acquire)) EndWave(source);
   }
 
   // On any thread.
   void DigestGroup(const TrainerLink& source, uint32_t group) {
     const uint32_t at_once = arrived_->at_once();
-    const uint32_t first = source.wave_begin + group * at_once;
-    const uint32_t last = std::min(source.wave_end, first + at_once);
-    arrived_->Digest({source.ready.data() + first, last - first}, memory_->regions(target_));
+    arrived_->Digest(source.wave.subspan(uint64_t{group} * at_once, at_once), regions());
+  }
+
+  void EndWave(TrainerLink& source) {
+    for (const uint32_t chunk : std::exchange(source.wave, {})) {
+      CountArrived(source, arrived_->chunks().chunks[chunk].size_bytes);
+    }
+    schedule_.OnDigested(source.index);
   }
 
   // Chunks may have more than what is written: what the worker only compares is in them, too.
@@ -653,43 +606,11 @@ class WorkerEngineImpl final : public WorkerEngine {
     counts_.arrived_bytes += left;
   }
 
-  void CountWhatIsDigested(TrainerLink& source) {
-    while (source.counted < source.wave_end) {
-      CountArrived(source, arrived_->chunks().chunks[source.ready[source.counted++]].size_bytes);
-    }
-  }
-
-  void DigestWhatIsReady(TrainerLink& source) {
-    if (digests_ == Digests::kOff) return;
-    const auto ready = static_cast<uint32_t>(source.ready.size());
-    while (true) {
-      if (source.wave_runs && !source.wave_is_over.load(std::memory_order_acquire)) break;
-      source.wave_runs = false;
-      CountWhatIsDigested(source);
-      // What has not come yet would cost a round trip to the device of its own.
-      const uint32_t at_once = arrived_->at_once();
-      if (!source.verifying && ready - source.wave_end < at_once) break;
-      if (source.wave_end == ready || !MakeVisible(source)) break;
-      source.wave_begin = std::exchange(source.wave_end, ready);
-      const uint32_t groups = (ready - source.wave_begin + at_once - 1) / at_once;
-      if (IsInCache(source)) {
-        for (uint32_t group = 0; group < groups; ++group) DigestGroup(source, group);
-        continue;
-      }
-      source.wave_runs = true;
-      source.wave_is_over.store(false, std::memory_order_relaxed);
-      pool_.Run(*source.digest_batch, groups);
-    }
-  }
-
   // --- showing ---
 
-  void TryCopy(absl::Time now) {
-    if (!shown_.BeginWriting(0)) return;
-    copy_began_ = now;
-    copied_.store(false, std::memory_order_relaxed);
+  void BeginCopy() {
+    copy_began_ = now_;
     copy_status_ = absl::OkStatus();
-    state_ = State::kCopying;
     const uint32_t at_once = memory_->copies_at_once();
     pool_.Run(copy_batch_, (manifest_->region_count() + at_once - 1) / at_once);
   }
@@ -705,49 +626,53 @@ class WorkerEngineImpl final : public WorkerEngine {
   }
 
   // The engine's memory stays dirty where copying failed.
-  void FinishCopy(absl::Time now) {
+  void FinishCopy() {
     absl::Status status;
     {
       const std::lock_guard lock(copy_mutex_);
       status = copy_status_;
     }
-    if (status.ok()) return Show(0, now - copy_began_);
-    state_ = State::kIdle;
-    sink_({.kind = WorkerEvent::Kind::kFailed,
-           .update = update_,
-           .status = WithScope(std::move(status), Scope::kUpdate)});
+    schedule_.OnCopied(status.ok());
+    if (!status.ok()) TellFailed(std::move(status));
   }
 
   // Keeps the digests of what the present plan has brought of the update at hand.
   void KeepDigests() {
-    if (kept_digests_ == nullptr) kept_digests_ = std::make_shared<ShownDigests>(update_.version);
+    if (kept_digests_ == nullptr) {
+      kept_digests_ = std::make_shared<ShownDigests>(schedule_.update().version);
+    }
     for (const TrainerLink& source : sources_) {
-      if (!source.verified) continue;
-      if (digests_ == Digests::kOff) {
+      if (!schedule_.is_verified(source.index)) continue;
+      if (digests() == Digests::kOff) {
         kept_digests_->AddUnknown();
       } else {
-        kept_digests_->Add(arrived_, source.first_route, source.last_route,
-                           memory_->ledger(target_));
+        kept_digests_->Add(arrived_, source.first_route, source.last_route, ledger());
       }
     }
   }
 
-  void Show(uint32_t buffer, absl::Duration pause) {
-    state_ = State::kIdle;
+  void Show(const ReceiveCommand& command) {
     KeepDigests();
     {
       const std::lock_guard lock(digests_mutex_);
       shown_digests_ = std::exchange(kept_digests_, nullptr);
     }
-    shown_.Show(buffer, update_.version);
+    shown_.Show(command.buffer, command.update.version);
     timeline_.End(Stage::kCommit);
     const bool unchanged = arrived_bytes_ && shown_bytes_ == arrived_bytes_;
     shown_bytes_ = arrived_bytes_;
     counts_.unchanged_versions += unchanged ? 1 : 0;
     sink_({.kind = WorkerEvent::Kind::kShown,
-           .update = update_,
-           .pause = pause,
+           .update = command.update,
+           .pause = now_ - copy_began_,
            .unchanged = unchanged});
+  }
+
+  // The buffer of the update that was offered last, and the ledger there.
+  const RegionSpans& regions() const { return memory_->regions(schedule_.buffer()); }
+  const LedgerEntry* ledger() const { return memory_->ledger(schedule_.buffer()); }
+  Digests digests() const {
+    return schedule_.verification() == Verification::kOn ? Digests::kOn : Digests::kOff;
   }
 
   // After this no thread of ours reads what arrives.
@@ -772,16 +697,10 @@ class WorkerEngineImpl final : public WorkerEngine {
   RelayedRoutes* relay_ = nullptr;
   KeptLanes<TrainerLane> kept_;
   std::deque<TrainerLink> sources_;  // In the order of the ledger; addresses are stable.
-  ArrivalGate gate_;
-  bool connected_ = false;
+  ReceiveSchedule schedule_;
 
-  std::optional<Prepared> prepared_;
-  State state_ = State::kIdle;
-  UpdateId update_;
-  Digests digests_ = Digests::kOn;
-  bool was_dirty_ = false;
-  bool continued_ = false;  // Parts of it have arrived by another plan.
-  uint32_t target_ = 0;
+  absl::Time now_;                                             // Of the last Step().
+  bool was_dirty_ = false;                                     // Before the buffer was claimed.
   std::optional<BytesOfVersion> arrived_bytes_, shown_bytes_;  // Null if not known.
   std::shared_ptr<ShownDigests> kept_digests_;  // Of the update at hand, once they are kept.
   std::mutex digests_mutex_;

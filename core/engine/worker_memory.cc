@@ -269,14 +269,12 @@ absl::Status WorkerMemory::MayReceive() const {
       "the worker is paused, and takes no update until it is resumed");
 }
 
-absl::Status WorkerMemory::AbandonIfMoved(uint32_t buffer) {
+absl::StatusOr<bool> WorkerMemory::HasMoved(uint32_t buffer) {
   WAYBILL_RETURN_IF_ERROR(MayReceive());
   if (padding_lost_) WAYBILL_RETURN_IF_ERROR(ZeroPadding(shown_[0]));
   padding_lost_ = false;
-  if (buffers_[buffer].targets == nullptr) return absl::OkStatus();
-  WAYBILL_ASSIGN_OR_RETURN(const bool moved, buffers_[buffer].targets->HaveMoved());
-  if (moved) Abandon(buffer);
-  return absl::OkStatus();
+  if (buffers_[buffer].targets == nullptr) return false;
+  return buffers_[buffer].targets->HaveMoved();
 }
 
 // What Waybill has allocated itself nobody unmaps.
@@ -369,7 +367,6 @@ absl::Status WorkerMemory::Renew(uint32_t index, absl::Span<const LaneId> lanes,
   WAYBILL_RETURN_IF_ERROR(fabric_.Renew(buffer.ledger.id, Contents::kZeroed));
   ++buffer.generation;
   for (const LaneId lane : lanes) WAYBILL_RETURN_IF_ERROR(Grant(lane, index));
-  buffer.abandoned = false;
   return absl::OkStatus();
 }
 

@@ -54,14 +54,10 @@ class WorkerMemory {
   // Nothing of a paused one can be reached: its address has no descriptors.
   absl::StatusOr<BufferAddress> Describe(uint32_t buffer);
 
-  // Somebody may still be writing to the buffer who must not: Renew() has to come before it is
-  // offered again.
-  void Abandon(uint32_t buffer) { buffers_[buffer].abandoned = true; }
-  bool abandoned(uint32_t buffer) const { return buffers_[buffer].abandoned; }
-  // Abandons a buffer of a GPU's memory under which other pages have been put, or which was paused:
-  // the network does not reach the present ones. kFailedPrecondition: a region is no memory any
-  // more, or the memory is paused.
-  absl::Status AbandonIfMoved(uint32_t buffer);
+  // Returns true if other pages have been put under a buffer of a GPU's memory, or it was paused:
+  // the network does not reach the present pages before Renew(). kFailedPrecondition: a region is
+  // no memory any more, or the memory is paused.
+  absl::StatusOr<bool> HasMoved(uint32_t buffer);
 
   // Releases what is registered of the engine's memory on a GPU, whose pages the registration would
   // keep, so that the engine may unmap it. Until Resume() nothing may read or write it.
@@ -76,7 +72,7 @@ class WorkerMemory {
   bool paused() const { return paused_; }
 
   // Gives a buffer and its ledger fresh pages and keys, which no earlier grant reaches, and grants
-  // them to the peers of `lanes`. The buffer is not abandoned then; it stays so if this fails.
+  // them to the peers of `lanes`. If this fails, it has to be done again.
   absl::Status Renew(uint32_t buffer, absl::Span<const LaneId> lanes) {
     return Renew(buffer, lanes, renewed_contents_);
   }
@@ -114,7 +110,6 @@ class WorkerMemory {
     std::unique_ptr<DeviceTargets> targets;  // Where the network writes to a GPU's memory.
     Region ledger;
     uint32_t generation = 0;  // How often it was renewed.
-    bool abandoned = false;
   };
 
   WorkerMemory(Fabric* fabric, const Manifest* manifest)
