@@ -31,7 +31,7 @@ struct TrainerEngineOptions {
   uint32_t stage_threads = 1;          // With 0 the progress thread stages.
   // What need not change on the way, and has no shorter runs, is sent from the tensors themselves.
   uint64_t direct_run_bytes = kDirectRunBytes;
-  // Posted chunks that are not shorter are announced, so that the worker verifies them while later
+  // Chunks that are not shorter are announced, so that the worker verifies them while later
   // ones arrive.
   uint64_t announced_bytes = 64 << 10;
 

@@ -13,6 +13,10 @@ namespace {
 // The token of a post without a slot. A post from a slot has the slot's number.
 constexpr uint64_t kNoSlotToken = ~uint64_t{0} - 1;
 
+// How many chunks are stored before the progress thread is woken to announce them. A worker begins
+// to verify a little later, and the progress thread seldom takes a core from those that store.
+constexpr uint32_t kStoresPerWake = 8;
+
 }  // namespace
 
 UpdateSender::UpdateSender(Fabric* fabric, StagingArea* area, WorkerLinks* links,
@@ -38,7 +42,7 @@ UpdateSender::UpdateSender(Fabric* fabric, StagingArea* area, WorkerLinks* links
             maxima_known_.store(true, std::memory_order_release);
             fabric_.Wake();
           }),
-      store_batch_([this](uint32_t i) { Store(stores_[wave_begin_ + i]); },
+      store_batch_([this](uint32_t i) { Store(wave_begin_ + i); },
                    [this] {
                      wave_is_over_.store(true, std::memory_order_release);
                      fabric_.Wake();
@@ -85,6 +89,7 @@ absl::Status UpdateSender::SetRoutes(std::unique_ptr<StagedRoutes> staged) {
   writes_.reserve(std::max<size_t>(staged_->most_writes(),
                                    ledger_bytes / fabric_.capabilities().max_write_bytes + 1));
   stores_.reserve(staged_->chunk_count());
+  stored_ = std::make_unique<std::atomic<bool>[]>(staged_->chunk_count());
   released_.assign(staged_->chunk_count(), false);
   payloads_.reserve(staged_->chunk_count());
   digested_apart_.reserve(staged_->chunk_count());
@@ -108,7 +113,7 @@ void UpdateSender::Begin(const UpdateId& update, FinishRule finish) {
   refused_ = scales_known_ = false;
   maxima_known_.store(false, std::memory_order_relaxed);
   stores_.clear();
-  wave_begin_ = wave_end_ = 0;
+  wave_begin_ = wave_end_ = announced_ = 0;
   pool_.Run(early_batch_, staged_->early_task_count());
   // A part of the slots at a time, so that the network has another.
   slots_.set_at_once(std::min(staged_->at_once(), std::max(ring().slot_count() / 4, 1u)));
@@ -247,6 +252,7 @@ void UpdateSender::Run() {
 }
 
 void UpdateSender::ReportProgress() {
+  AnnounceStores();
   for (WorkerLink& link : links_.links) {
     if (link.stores_begun == 0 || link.stores_left.load(std::memory_order_acquire) > 0) continue;
     schedule_.OnStored(link.index, std::exchange(link.stores_begun, 0));
@@ -295,6 +301,7 @@ void UpdateSender::Execute(const SendCommand& command) {
 void UpdateSender::BeginStore(const SendCommand& command) {
   ++LinkOf(command).stores_begun;
   LinkOf(command).stores_left.fetch_add(1, std::memory_order_relaxed);
+  stored_[stores_.size()].store(false, std::memory_order_relaxed);
   stores_.push_back(command.payload);
 }
 
@@ -308,23 +315,40 @@ bool UpdateSender::RunStores() {
 }
 
 // On any thread.
-void UpdateSender::Store(uint32_t chunk) {
+void UpdateSender::Store(uint32_t place) {
+  const uint32_t chunk = stores_[place];
   WorkerLink& link = *links_.link_of_chunk[chunk];
   if (!link.failed.load(std::memory_order_relaxed)) {
     staged_->StageInPlace(chunk, link.buffer(links_.lane_of_chunk[chunk]));
     timeline_.End(Stage::kStage);
   }
-  if (link.stores_left.fetch_sub(1, std::memory_order_acq_rel) == 1) fabric_.Wake();
+  stored_[place].store(true, std::memory_order_release);
+  const bool last = link.stores_left.fetch_sub(1, std::memory_order_acq_rel) == 1;
+  if (last || place % kStoresPerWake == kStoresPerWake - 1) fabric_.Wake();
 }
 
-// The immediate behind a chunk; nullopt if it is not worth one.
-std::optional<uint32_t> UpdateSender::Announcement(const SendCommand& command) {
-  const uint32_t chunk = command.payload - LinkOf(command).first_chunk;
-  if (staged_->digests() == Digests::kOff || chunk >= ChunkImmediate::kMostChunks ||
-      staged_->chunk_size(command.payload) < area_.options().announced_bytes) {
+// Workers verify what is stored while later chunks are. Chunks are announced in the order in which
+// they were begun, so that one counter says how far it is.
+void UpdateSender::AnnounceStores() {
+  for (; announced_ < wave_end_ && stored_[announced_].load(std::memory_order_acquire);
+       ++announced_) {
+    const uint32_t chunk = stores_[announced_];
+    WorkerLink& link = *links_.link_of_chunk[chunk];
+    const std::optional<uint32_t> immediate = Announcement(link, chunk);
+    if (link.failed || !immediate) continue;
+    absl::Status status = fabric_.Signal(link.lanes[links_.lane_of_chunk[chunk]].id, *immediate);
+    if (!status.ok()) Fail(link, std::move(status));
+  }
+}
+
+// Returns the immediate behind a chunk, or nullopt if the chunk is not worth one.
+std::optional<uint32_t> UpdateSender::Announcement(const WorkerLink& link, uint32_t chunk) const {
+  const uint32_t number = chunk - link.first_chunk;
+  if (staged_->digests() == Digests::kOff || number >= ChunkImmediate::kMostChunks ||
+      staged_->chunk_size(chunk) < area_.options().announced_bytes) {
     return std::nullopt;
   }
-  return ChunkImmediate{update_.sequence, chunk}.Pack();
+  return ChunkImmediate{update_.sequence, number}.Pack();
 }
 
 void UpdateSender::PostChunk(const SendCommand& command) {
@@ -335,7 +359,9 @@ void UpdateSender::PostChunk(const SendCommand& command) {
   staged_->AppendWritesOf(command.payload, ReadsOf(command.payload),
                           LinkOf(command).buffer(command.lane.index),
                           direct ? 0 : ring().OffsetOf(command.slot), writes_);
-  if (!Post(command, Announcement(command), direct ? kNoSlotToken : command.slot)) return;
+  if (!Post(command, Announcement(LinkOf(command), command.payload),
+            direct ? kNoSlotToken : command.slot))
+    return;
   if (LaneOf(command).copies_posts && SendsUndigested(command.payload)) {
     staged_->DigestDirect({&command.payload, 1});  // The cache has what was sent at once.
   }
@@ -445,7 +471,7 @@ void UpdateSender::StopStaging() {
   pool_.Cancel(early_batch_);
   pool_.Cancel(store_batch_);
   stores_.clear();
-  wave_begin_ = wave_end_ = 0;
+  wave_begin_ = wave_end_ = announced_ = 0;
   wave_is_over_.store(true, std::memory_order_relaxed);
   pool_.Cancel(digest_batch_);
   digested_apart_.clear();

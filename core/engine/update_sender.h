@@ -109,12 +109,13 @@ class UpdateSender {
   void Execute(const SendCommand& command);
   void BeginStore(const SendCommand& command);
   bool RunStores();
-  void Store(uint32_t chunk);
+  void Store(uint32_t place);
+  void AnnounceStores();
   StagedRoutes::Reads ReadsOf(uint32_t chunk) const;
   bool SendsUndigested(uint32_t chunk) const;
   void BeginDigests();
   void DigestGroup(uint32_t group);
-  std::optional<uint32_t> Announcement(const SendCommand& command);
+  std::optional<uint32_t> Announcement(const WorkerLink& link, uint32_t chunk) const;
   void PostChunk(const SendCommand& command);
   bool Post(const SendCommand& command, std::optional<uint32_t> immediate, uint64_t token);
   void StoreLedger(WorkerLink& link);
@@ -154,6 +155,8 @@ class UpdateSender {
   uint32_t wave_begin_ = 0;  // In `stores_`.
   uint32_t wave_end_ = 0;
   std::atomic<bool> wave_is_over_ = true;
+  std::unique_ptr<std::atomic<bool>[]> stored_;  // By place in `stores_`: it has been stored.
+  uint32_t announced_ = 0;  // In `stores_`: one past the last that workers were told of.
   std::vector<uint32_t> digested_apart_;  // Chunks.
   bool digests_begun_ = false;
   StagingSlots slots_;
