@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Trainers and workers of a simulated job: the production sessions, send schedule and arrival gate,
-// with a model of the hardware in place of the engine.
+// Trainers and workers of a simulated job: the production sessions and schedules, with a model of the
+// hardware in place of the engine.
 #ifndef WAYBILL_CORE_SIMULATE_RANKS_H_
 #define WAYBILL_CORE_SIMULATE_RANKS_H_
 
 #include <cstdint>
 #include <functional>
-#include <memory>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "core/protocol/arrival_gate.h"
+#include "core/protocol/receive_schedule.h"
 #include "core/protocol/send_schedule.h"
 #include "core/protocol/trainer_session.h"
 #include "core/protocol/worker_session.h"
@@ -63,6 +64,7 @@ class SendingRank final : public TrainerHost, public ControlPlane::Endpoint {
     std::vector<Lane> lanes;
     std::vector<LanePath> paths;
     uint32_t first_lane = 0;
+    uint32_t first_piece = 0;
     uint32_t to_digest = 0;  // Pieces whose digests are not taken.
   };
   // Some of the bytes of a peer, which are handled at a time.
@@ -84,6 +86,7 @@ class SendingRank final : public TrainerHost, public ControlPlane::Endpoint {
   void Work(double seconds, Threads::Done done);
   void DigestApart();
   void Post(const SendCommand& command);
+  void Deliver(uint32_t id);
   void Carry(SendLane lane, uint64_t bytes, uint64_t writes, std::function<void()> landed);
 
   World& world_;
@@ -113,15 +116,14 @@ class ReceivingRank final : public WorkerHost, public ControlPlane::Endpoint {
 
   void Join();
 
-  // --- from the trainers ---
+  // --- from the trainers, and from workers that relay ---
 
-  // A piece has landed; if it was not stored by the trainer, it is verified at once.
-  void OnData(uint32_t trainer, uint64_t bytes, SendWay way);
-  // The last immediate of a trainer's lane has come.
-  void OnLaneEnd(uint32_t trainer, uint32_t lane, uint32_t sequence);
+  using SenderId = std::pair<Role, uint32_t>;
+  // A piece has landed. Pieces of a sender are numbered from 0.
+  void OnPiece(SenderId sender, uint32_t piece, uint64_t bytes);
+  // The last immediate of a sender's lane has come.
+  void OnLaneEnd(SenderId sender, uint32_t lane, uint32_t sequence);
   Threads& progress() { return progress_; }
-  // Another worker has relayed some of what this one wants.
-  void OnRelayed(uint64_t bytes);
 
   // ControlPlane::Endpoint.
   void OnOpen() override;
@@ -156,9 +158,11 @@ class ReceivingRank final : public WorkerHost, public ControlPlane::Endpoint {
 
  private:
   struct Sender {
-    uint32_t first_lane = 0;
-    uint32_t lanes_left = 0;
-    std::vector<uint64_t> stored;  // Bytes of pieces that wait for the sender's end.
+    SenderId id;
+    uint32_t first_piece = 0;      // As the schedule counts chunks.
+    std::vector<uint64_t> pieces;  // Their bytes, once they are here.
+    uint64_t to_come = 0;          // Pieces.
+    size_t digesting = 0;          // Pieces of the wave that runs.
   };
 
   // What this worker relays to another: below the protocol, piece by piece in the order of arrival.
@@ -171,12 +175,15 @@ class ReceivingRank final : public WorkerHost, public ControlPlane::Endpoint {
   };
 
   void Call();
-  void Verify(uint64_t bytes);
-  void ArriveIfComplete();
+  void AddSender(SenderId id, uint64_t pieces, std::vector<ReceiveSender>& senders);
+  void Run();
+  void Execute(const ReceiveCommand& command);
+  void Digest(uint32_t sender, absl::Span<const uint32_t> pieces);
+  void Show(const UpdateId& update);
   void FindRelays();
-  void RelayWhatArrived();
-  void RelayPiece(uint32_t relay, uint64_t bytes, uint64_t writes);
-  void SendPiece(uint32_t worker, uint64_t bytes, uint64_t writes);
+  void PassOn(const Sender& sender, absl::Span<const uint32_t> pieces);
+  void RelayPiece(uint32_t relay, uint32_t piece, uint64_t bytes, uint64_t writes);
+  void SendPiece(uint32_t worker, uint32_t piece, uint64_t bytes, uint64_t writes);
 
   World& world_;
   RankResult& result_;
@@ -186,19 +193,16 @@ class ReceivingRank final : public WorkerHost, public ControlPlane::Endpoint {
   ConnectionId connection_ = 0;
   Threads verifiers_;
   Threads progress_;
-  std::map<uint32_t, Sender> senders_;  // By trainer.
+  ReceiveSchedule schedule_;
+  std::vector<Sender> senders_;  // As the schedule counts them.
+  std::map<SenderId, uint32_t> index_of_;
   Threads relayers_;
   std::vector<Relay> relays_;
   uint64_t direct_bytes_ = 0;  // What trainers send it.
-  uint64_t direct_left_ = 0;   // Of that, what has not arrived.
-  uint64_t relayed_left_ = 0;  // What other workers have not relayed yet.
+  uint64_t passed_on_ = 0;     // Of that, what may be relayed.
   uint32_t next_nic_ = 0;
-  std::unique_ptr<ArrivalGate> gate_;
-  UpdateId update_;
   double ready_at_ = 0;
   double voted_at_ = 0;
-  uint64_t verifying_ = 0;
-  bool arrived_ = false;
   uint64_t shown_ = 0;
 };
 

@@ -42,6 +42,7 @@ ReceivingRank::ReceivingRank(World* world, RankResult* result, EncodedManifest m
           world->fabrics.slowdown(Role::kWorker, rank_)),
       progress_(world->CoresOf(Role::kWorker, rank_), 1,
                 world->fabrics.slowdown(Role::kWorker, rank_)),
+      schedule_(world->mode),
       relayers_(world->CoresOf(Role::kWorker, rank_), 1,
                 world->fabrics.slowdown(Role::kWorker, rank_)) {
   FindRelays();
@@ -77,19 +78,26 @@ void ReceivingRank::Tell(Notice notice) {
 
 absl::StatusOr<proto::Offers> ReceivingRank::SetPlan(TermPlan plan) {
   proto::Offers offers;
-  senders_.clear();
-  uint32_t lanes = 0;
+  std::vector<ReceiveSender> senders;
   for (const PeerLanes& peer : plan.lanes.peers) {
-    senders_[peer.peer] = {
-        .first_lane = lanes, .lanes_left = static_cast<uint32_t>(peer.lanes.size()), .stored = {}};
-    lanes += static_cast<uint32_t>(peer.lanes.size());
+    const PairTraffic* pair = world_.traffic.Find(peer.peer, rank_);
+    if (pair == nullptr) {
+      return absl::InternalError("the skeleton's lanes are not those of the traffic");
+    }
+    AddSender({Role::kTrainer, peer.peer}, world_.PiecesOf(*pair), senders);
+    senders.back().lane_count = static_cast<uint32_t>(peer.lanes.size());
     for (size_t i = 0; i < peer.lanes.size(); ++i) {
       proto::Lane* offer = offers.add_lanes();
       offer->set_peer(peer.peer);
       offer->set_address("simulated");
     }
   }
-  gate_ = std::make_unique<ArrivalGate>(lanes);
+  for (const PairTraffic& pair : world_.traffic.relays) {
+    if (pair.worker != rank_) continue;
+    AddSender({Role::kWorker, pair.trainer}, world_.PiecesOf(pair.bytes), senders);
+  }
+  schedule_.SetSenders(plan.hash, senders, /*at_once=*/1);
+  schedule_.set_passes_on(!relays_.empty());
   for (int buffer = 0; buffer < 2; ++buffer) {
     proto::Buffer* offer = offers.add_buffers();
     offer->add_regions()->set_key("simulated");
@@ -98,7 +106,19 @@ absl::StatusOr<proto::Offers> ReceivingRank::SetPlan(TermPlan plan) {
   return offers;
 }
 
+void ReceivingRank::AddSender(SenderId id, uint64_t pieces, std::vector<ReceiveSender>& senders) {
+  Sender sender = {.id = id, .pieces = std::vector<uint64_t>(pieces), .to_come = pieces};
+  if (!senders_.empty()) {
+    sender.first_piece =
+        senders_.back().first_piece + static_cast<uint32_t>(senders_.back().pieces.size());
+  }
+  index_of_[id] = static_cast<uint32_t>(senders_.size());
+  senders_.push_back(std::move(sender));
+  senders.push_back({.lane_count = 1, .chunk_count = static_cast<uint32_t>(pieces)});
+}
+
 absl::Status ReceivingRank::Connect(const std::string& group, const proto::Connect&) {
+  schedule_.OnConnected();
   world_.time.After(0, [this, group] {
     session_.OnConnected(group, {});
     Call();
@@ -106,56 +126,87 @@ absl::Status ReceivingRank::Connect(const std::string& group, const proto::Conne
   return absl::OkStatus();
 }
 
-void ReceivingRank::Prepare(const UpdateId& update, bool, absl::Time) {
-  update_ = update;
-  gate_->Arm(update.sequence);
+void ReceivingRank::Prepare(const UpdateId& update, bool, absl::Time deadline) {
+  const Verification verification = world_.digests ? Verification::kOn : Verification::kOff;
+  if (absl::Status s = schedule_.Prepare(update, verification, deadline); !s.ok()) world_.Fail(s);
   world_.time.After(world_.hardware.control.prepare, [this] {
-    ready_at_ = world_.time.now();
-    session_.OnReady(update_, 0, 0, {});
+    Run();
     Call();
   });
 }
 
-void ReceivingRank::OnData(uint32_t trainer, uint64_t bytes, SendWay way) {
+void ReceivingRank::OnPiece(SenderId id, uint32_t piece, uint64_t bytes) {
   world_.Note(result_, Stage::kWire, ready_at_, 0);
-  direct_left_ -= std::min(direct_left_, bytes);
-  RelayWhatArrived();
-  if (!world_.digests) return;
-  if (way == SendWay::kStored) {
-    senders_[trainer].stored.push_back(bytes);
-  } else {
-    Verify(bytes);
+  const uint32_t s = index_of_.at(id);
+  senders_[s].pieces[piece] = bytes;
+  if (world_.digests) {
+    schedule_.OnChunk(s, {.sequence = schedule_.update().sequence & 0xFF, .chunk = piece});
+  }
+  // A relay's last piece stands for the end of its lane.
+  if (--senders_[s].to_come == 0 && id.first == Role::kWorker) {
+    schedule_.OnLaneEnd(s, 0, schedule_.update().sequence);
+  }
+  Run();
+}
+
+void ReceivingRank::OnLaneEnd(SenderId id, uint32_t lane, uint32_t sequence) {
+  world_.Note(result_, Stage::kWire, ready_at_, 0);
+  schedule_.OnLaneEnd(index_of_.at(id), lane, sequence);
+  Run();
+}
+
+void ReceivingRank::Run() {
+  schedule_.Retry(world_.time.time(), [](uint32_t) { return true; });
+  for (ReceiveCommand command; schedule_.Next(command);) Execute(command);
+}
+
+void ReceivingRank::Execute(const ReceiveCommand& command) {
+  using Kind = ReceiveCommand::Kind;
+  switch (command.kind) {
+    case Kind::kOffer:
+    case Kind::kContinue:
+      schedule_.OnOffered();
+      ready_at_ = world_.time.now();
+      return session_.OnReady(command.update, command.buffer, 0, {});
+    case Kind::kMakeVisible:
+      schedule_.OnVisible(command.sender);
+      return;
+    case Kind::kPassOn:
+      return PassOn(senders_[command.sender], command.chunks);
+    case Kind::kDigest:
+      return Digest(command.sender, command.chunks);
+    case Kind::kCompare:
+      return schedule_.OnVerified(command.sender);
+    case Kind::kCheck:
+      schedule_.OnArrived();
+      voted_at_ = world_.time.now();
+      return world_.time.After(0, [this, update = command.update] {
+        session_.OnArrived(update);
+        Call();
+      });
+    case Kind::kCopy:
+      return schedule_.OnCopied(true);  // Show() takes the time.
+    case Kind::kShow:
+      return Show(command.update);
+    case Kind::kExpire:
+    case Kind::kLacking:
+      return;
   }
 }
 
-void ReceivingRank::OnLaneEnd(uint32_t trainer, uint32_t lane, uint32_t sequence) {
-  world_.Note(result_, Stage::kWire, ready_at_, 0);
-  Sender& sender = senders_[trainer];
-  gate_->Count(sender.first_lane + lane, sequence);
-  if (--sender.lanes_left == 0) {
-    for (const uint64_t bytes : std::exchange(sender.stored, {})) Verify(bytes);
+void ReceivingRank::Digest(uint32_t s, absl::Span<const uint32_t> pieces) {
+  senders_[s].digesting = pieces.size();
+  for (const uint32_t piece : pieces) {
+    const double seconds =
+        static_cast<double>(senders_[s].pieces[piece - senders_[s].first_piece]) /
+        world_.hardware.workers.rates.digest;
+    verifiers_.Run(seconds, [this, s, seconds] {
+      world_.Note(result_, Stage::kVerify, world_.time.now() - seconds, seconds);
+      if (--senders_[s].digesting > 0) return;
+      schedule_.OnDigested(s);
+      Run();
+    });
   }
-  ArriveIfComplete();
-}
-
-void ReceivingRank::Verify(uint64_t bytes) {
-  const double seconds = static_cast<double>(bytes) / world_.hardware.workers.rates.digest;
-  ++verifying_;
-  verifiers_.Run(seconds, [this, seconds] {
-    world_.Note(result_, Stage::kVerify, world_.time.now() - seconds, seconds);
-    --verifying_;
-    ArriveIfComplete();
-  });
-}
-
-void ReceivingRank::ArriveIfComplete() {
-  if (!gate_->open() || verifying_ > 0 || relayed_left_ > 0 || std::exchange(arrived_, true))
-    return;
-  voted_at_ = world_.time.now();
-  world_.time.After(0, [this] {
-    session_.OnArrived(update_);
-    Call();
-  });
 }
 
 // --- relaying ---
@@ -165,14 +216,12 @@ void ReceivingRank::FindRelays() {
   for (const PairTraffic& pair : world_.traffic.pairs) {
     if (pair.worker == rank_) direct_bytes_ += pair.bytes;
   }
-  direct_left_ = direct_bytes_;
   for (const PairTraffic& pair : world_.traffic.relays) {
-    if (pair.worker == rank_) relayed_left_ += pair.bytes;
     if (pair.trainer != rank_) continue;
     relays_.push_back({.worker = pair.worker,
                        .bytes = pair.bytes,
                        .writes = pair.writes,
-                       .pieces = (pair.bytes + world_.piece_bytes - 1) / world_.piece_bytes});
+                       .pieces = world_.PiecesOf(pair.bytes)});
   }
   // Each begins with another worker.
   std::rotate(
@@ -182,48 +231,50 @@ void ReceivingRank::FindRelays() {
       relays_.end());
 }
 
-// Relays as large a part of each worker's bytes as has arrived here of what trainers send.
-void ReceivingRank::RelayWhatArrived() {
-  const uint64_t here = direct_bytes_ - direct_left_;
+// Relays as large a part of each worker's bytes as may be passed on of what trainers send.
+void ReceivingRank::PassOn(const Sender& sender, absl::Span<const uint32_t> pieces) {
+  if (sender.id.first == Role::kWorker) return;  // Every byte takes at most two hops.
+  for (const uint32_t piece : pieces) passed_on_ += sender.pieces[piece - sender.first_piece];
   for (bool more = true; more;) {
     more = false;
     for (uint32_t r = 0; r < relays_.size(); ++r) {
       Relay& relay = relays_[r];
-      const auto ready =
-          static_cast<uint64_t>(static_cast<double>(relay.pieces) *
-                                (static_cast<double>(here) / static_cast<double>(direct_bytes_)));
+      const auto ready = static_cast<uint64_t>(
+          static_cast<double>(relay.pieces) *
+          (static_cast<double>(passed_on_) / static_cast<double>(direct_bytes_)));
       if (relay.sent >= ready) continue;
       const uint64_t i = relay.sent++;
       const auto share = [&](uint64_t all) {
         return all * (i + 1) / relay.pieces - all * i / relay.pieces;
       };
-      RelayPiece(r, share(relay.bytes), std::max<uint64_t>(1, share(relay.writes)));
+      RelayPiece(r, static_cast<uint32_t>(i), share(relay.bytes),
+                 std::max<uint64_t>(1, share(relay.writes)));
       more = true;
     }
   }
 }
 
-void ReceivingRank::RelayPiece(uint32_t relay, uint64_t bytes, uint64_t writes) {
+void ReceivingRank::RelayPiece(uint32_t relay, uint32_t piece, uint64_t bytes, uint64_t writes) {
   const double copy = static_cast<double>(bytes) / world_.hardware.workers.rates.copy;
-  relayers_.Run(copy, [this, worker = relays_[relay].worker, bytes, writes, copy] {
+  relayers_.Run(copy, [this, worker = relays_[relay].worker, piece, bytes, writes, copy] {
     world_.Note(result_, Stage::kStage, world_.time.now() - copy, copy);
-    SendPiece(worker, bytes, writes);
+    SendPiece(worker, piece, bytes, writes);
   });
 }
 
-void ReceivingRank::SendPiece(uint32_t worker, uint64_t bytes, uint64_t writes) {
+void ReceivingRank::SendPiece(uint32_t worker, uint32_t piece, uint64_t bytes, uint64_t writes) {
   std::vector<Port*> path;
   if (world_.carrier() == Carrier::kNics) {
     const uint32_t nics = std::max(1u, world_.fabrics.nics_per_rank(Role::kWorker));
     const uint32_t nic = next_nic_++ % nics;
     path = world_.fabrics.Path(Role::kWorker, rank_, nic, worker, nic);
   }
-  auto landed = [this, worker, bytes, path] {
+  auto landed = [this, worker, piece, bytes, path] {
     world_.last_landed = world_.time.now();
     world_.last_sender = {Role::kWorker, rank_};
     world_.last_worker = worker;
     world_.last_path = path;
-    world_.receivers[worker]->OnRelayed(bytes);
+    world_.receivers[worker]->OnPiece({Role::kWorker, rank_}, piece, bytes);
   };
   Carry(
       world_, progress_,
@@ -231,14 +282,12 @@ void ReceivingRank::SendPiece(uint32_t worker, uint64_t bytes, uint64_t writes) 
       [](double) {}, std::move(landed));
 }
 
-void ReceivingRank::OnRelayed(uint64_t bytes) {
-  world_.Note(result_, Stage::kWire, ready_at_, 0);
-  relayed_left_ -= std::min(relayed_left_, bytes);
-  if (world_.digests) Verify(bytes);
-  ArriveIfComplete();
+void ReceivingRank::Commit(const UpdateId& update) {
+  schedule_.Commit(update);
+  Run();
 }
 
-void ReceivingRank::Commit(const UpdateId& update) {
+void ReceivingRank::Show(const UpdateId& update) {
   const Machine& machine = world_.hardware.workers;
   double seconds = world_.hardware.control.show;
   if (world_.mode == Mode::kShadowCopy) {

@@ -152,13 +152,14 @@ double SendingRank::StageSeconds(const PairTraffic& traffic, SendWay way) const 
 }
 
 void SendingRank::CutIntoPieces(uint32_t peer) {
+  peers_[peer].first_piece = static_cast<uint32_t>(pieces_.size());
   const PairTraffic& traffic = peers_[peer].traffic;
   const Machine& machine = world_.hardware.trainers;
   if (world_.carrier() == Carrier::kMapped) {
     return AddPieces(peer, SendWay::kStored, traffic.bytes, 0,
                      StageSeconds(traffic, SendWay::kStored));
   }
-  if (machine.memory == MemoryPlace::kGpu && !machine.nic_reaches_gpu) {
+  if (!world_.sends_from_tensors()) {
     // Every byte crosses PCIe into a slot; kernels work meanwhile.
     const double seconds = std::max(StageSeconds(traffic, SendWay::kStored),
                                     static_cast<double>(traffic.bytes) / machine.pcie);
@@ -174,7 +175,7 @@ void SendingRank::CutIntoPieces(uint32_t peer) {
 
 void SendingRank::AddPieces(uint32_t peer, SendWay way, uint64_t bytes, uint64_t writes,
                             double seconds) {
-  const uint64_t count = (bytes + world_.piece_bytes - 1) / world_.piece_bytes;
+  const uint64_t count = world_.PiecesOf(bytes);
   for (uint64_t i = 0; i < count; ++i) {
     const auto share = [&](uint64_t all) { return all * (i + 1) / count - all * i / count; };
     const uint64_t size = share(bytes);
@@ -273,11 +274,9 @@ void SendingRank::Execute(const SendCommand& command) {
   using Kind = SendCommand::Kind;
   switch (command.kind) {
     case Kind::kStore: {
-      const Piece& piece = pieces_[command.payload];
-      const uint32_t worker = peers_[piece.peer].traffic.worker;
-      return Work(piece.stage_seconds, [this, worker, bytes = piece.bytes, p = piece.peer] {
-        world_.receivers[worker]->OnData(rank_, bytes, SendWay::kStored);
-        schedule_.OnStored(p, 1);
+      return Work(pieces_[command.payload].stage_seconds, [this, id = command.payload] {
+        Deliver(id);
+        schedule_.OnStored(pieces_[id].peer, 1);
       });
     }
     case Kind::kStage:
@@ -290,7 +289,8 @@ void SendingRank::Execute(const SendCommand& command) {
       const Peer& peer = peers_[command.lane.peer];
       const uint64_t ledger = command.lane.index == 0 ? peer.traffic.routes * 24 : 0;
       Carry(command.lane, ledger + 64, 2, [this, command, worker = peer.traffic.worker] {
-        world_.receivers[worker]->OnLaneEnd(rank_, command.lane.index, update_.sequence);
+        world_.receivers[worker]->OnLaneEnd({Role::kTrainer, rank_}, command.lane.index,
+                                            update_.sequence);
         schedule_.OnComplete(command.lane, SendSchedule::kNoSlot);
         Run();
       });
@@ -315,13 +315,17 @@ void SendingRank::Execute(const SendCommand& command) {
 void SendingRank::Post(const SendCommand& command) {
   schedule_.OnAccepted(command);
   const Piece& piece = pieces_[command.payload];
-  const uint32_t worker = peers_[piece.peer].traffic.worker;
-  Carry(command.lane, piece.bytes, piece.writes,
-        [this, command, worker, bytes = piece.bytes, way = piece.way] {
-          world_.receivers[worker]->OnData(rank_, bytes, way);
-          schedule_.OnComplete(command.lane, command.slot);
-          Run();
-        });
+  Carry(command.lane, piece.bytes, piece.writes, [this, command] {
+    Deliver(command.payload);
+    schedule_.OnComplete(command.lane, command.slot);
+    Run();
+  });
+}
+
+void SendingRank::Deliver(uint32_t id) {
+  const Peer& peer = peers_[pieces_[id].peer];
+  world_.receivers[peer.traffic.worker]->OnPiece({Role::kTrainer, rank_}, id - peer.first_piece,
+                                                 pieces_[id].bytes);
 }
 
 // Posts writes, and takes them to the worker.

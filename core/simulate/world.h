@@ -61,6 +61,18 @@ struct World {
     const bool nics = hardware.trainers.nics_per_host > 0 && hardware.workers.nics_per_host > 0;
     return nics ? Carrier::kNics : Carrier::kTcp;
   }
+  // Returns false if trainers store or stage everything, and send nothing from their tensors.
+  bool sends_from_tensors() const {
+    const bool staged =
+        hardware.trainers.memory == MemoryPlace::kGpu && !hardware.trainers.nic_reaches_gpu;
+    return carrier() != Carrier::kMapped && !staged;
+  }
+  uint64_t PiecesOf(uint64_t bytes) const { return (bytes + piece_bytes - 1) / piece_bytes; }
+  // The number of pieces in which a trainer sends what it has for a worker.
+  uint64_t PiecesOf(const PairTraffic& pair) const {
+    if (!sends_from_tensors()) return PiecesOf(pair.bytes);
+    return PiecesOf(pair.staged_bytes) + PiecesOf(pair.bytes - pair.staged_bytes);
+  }
   // The cores that a rank's threads run on.
   Cores* CoresOf(Role role, uint32_t rank) {
     const uint32_t host = fabrics.host_of(role, rank);
