@@ -382,8 +382,6 @@ class WorkerEngineImpl final : public WorkerEngine {
         EndWave(source);
       }
     }
-    if (!copied_.load(std::memory_order_acquire)) return;
-    copied_.store(false, std::memory_order_relaxed);
     FinishCopy();
   }
 
@@ -613,6 +611,7 @@ class WorkerEngineImpl final : public WorkerEngine {
     copy_status_ = absl::OkStatus();
     const uint32_t at_once = memory_->copies_at_once();
     pool_.Run(copy_batch_, (manifest_->region_count() + at_once - 1) / at_once);
+    FinishCopy();  // Without threads the pool has done it.
   }
 
   // On any thread.
@@ -625,8 +624,10 @@ class WorkerEngineImpl final : public WorkerEngine {
     copy_status_.Update(std::move(status));
   }
 
-  // The engine's memory stays dirty where copying failed.
+  // Ends the copy if it is done. The engine's memory stays dirty where copying failed.
   void FinishCopy() {
+    if (!copied_.load(std::memory_order_acquire)) return;
+    copied_.store(false, std::memory_order_relaxed);
     absl::Status status;
     {
       const std::lock_guard lock(copy_mutex_);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Decides how a worker receives one update: whether the update is admitted and into which buffer,
 // which chunks are verified next, which may be passed on, what is lacking, and which buffers need
 // fresh pages before they are offered again.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Trainers and workers of a simulated job: the production sessions and schedules, with a model of the
-// hardware in place of the engine.
+// Trainers and workers of a simulated job: the production sessions and schedules, with a model of
+// the hardware in place of the engine.
 #ifndef WAYBILL_CORE_SIMULATE_RANKS_H_
 #define WAYBILL_CORE_SIMULATE_RANKS_H_
 
