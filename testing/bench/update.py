@@ -5,8 +5,8 @@
 
 Prints, for Qwen3-0.6B's shapes from 2 trainers to 2 workers over `local` in shadow mode:
 the update with and without digests against memcpy, and GPT-2's, whose weights are transposed on the
-way; the latency of one small tensor; the time of planning; a trainer's memory; and the counts, which
-do not vary; then the same update as block FP8 beside BF16, pair by pair, and what maxima cost.
+way; one tensor of 512 MiB from one trainer to one worker; the latency of one small tensor; the time of
+planning; a trainer's memory; and the counts, which do not vary; then the same update as block FP8 beside BF16, pair by pair, and what maxima cost.
 Two bounds stand below each of the first rows: what memory allows, which is memcpy, and with digests one
 read of what was copied; and the same routes with the same kernels in one process without a job
 (bare_update.cc).
@@ -102,12 +102,22 @@ def show_formats(rounds):
         )
 
 
-def write_small_checkpoint(directory):
-    """One tensor of 4 KiB: 32 x 64 BF16, of which each trainer holds half."""
-    data = bytes(range(256)) * 16
-    header = json.dumps({"w": {"dtype": "BF16", "shape": [32, 64], "data_offsets": [0, len(data)]}})
+def write_checkpoint(directory, rows):
+    """One tensor of rows of 128 bytes. Each trainer holds some of them."""
+    data = bytes(range(256)) * (rows // 2)
+    entry = {"dtype": "BF16", "shape": [rows, 64], "data_offsets": [0, len(data)]}
+    header = json.dumps({"w": entry})
     with open(os.path.join(directory, "model.safetensors"), "wb") as out:
         out.write(struct.pack("<Q", len(header)) + header.encode() + data)
+
+
+def alone(rounds):
+    """Updates of one tensor of 512 MiB, of one trainer and one worker: the other core is idle."""
+    with tempfile.TemporaryDirectory() as directory:
+        write_checkpoint(directory, rows=512 * 2**20 // 128)
+        ranks = ["--checkpoint", directory, "--trainers", "1", "--workers", "1"]
+        common = ["--versions", "7", "--no-check", "--json"]
+        return [waybill("demo", *ranks, *common) for _ in range(rounds)]
 
 
 def main():
@@ -128,10 +138,11 @@ def main():
         without.append(with_bare("qwen3-0.6b", "--no-digests"))
         transposed.append(with_bare("gpt2"))
     with tempfile.TemporaryDirectory() as directory:
-        write_small_checkpoint(directory)
+        write_checkpoint(directory, rows=32)
         small = waybill(
             "demo", "--checkpoint", directory, "--versions", "205", "--no-check", "--json"
         )
+    one_tensor = alone(options.rounds)
     plans = [waybill("plan", "--model", "qwen3-0.6b", "--json") for _ in range(9)]
     if options.json:
         print(
@@ -140,6 +151,7 @@ def main():
                     "digests": with_digests,
                     "no_digests": without,
                     "transposed": transposed,
+                    "one_tensor": one_tensor,
                     "small": small,
                     "plans": plans,
                 }
@@ -153,6 +165,9 @@ def main():
     show_bulk("update, digests on, of memcpy", with_digests, True, "target: at least 0.62")
     show_bulk("update, digests off, of memcpy", without, False, "target: at least 0.9")
     show_bulk("GPT-2, transposed, digests on, of memcpy", transposed, True, "target: at least 0.4")
+
+    fractions = [r["fraction_of_copy"] for r in one_tensor]
+    show("one tensor of 512 MiB, 1 to 1, of memcpy", fractions, "", "target: at least 0.5")
 
     updates = small["updates"][5:]  # The first ones are warm-up.
     times = sorted(u["seconds"] for u in updates)
