@@ -359,9 +359,8 @@ void UpdateSender::PostChunk(const SendCommand& command) {
   staged_->AppendWritesOf(command.payload, ReadsOf(command.payload),
                           LinkOf(command).buffer(command.lane.index),
                           direct ? 0 : ring().OffsetOf(command.slot), writes_);
-  if (!Post(command, Announcement(LinkOf(command), command.payload),
-            direct ? kNoSlotToken : command.slot))
-    return;
+  const std::optional<uint32_t> immediate = Announcement(LinkOf(command), command.payload);
+  if (!Post(command, immediate, direct ? kNoSlotToken : command.slot)) return;
   if (LaneOf(command).copies_posts && SendsUndigested(command.payload)) {
     staged_->DigestDirect({&command.payload, 1});  // The cache has what was sent at once.
   }

@@ -247,10 +247,9 @@ void Coordinator::Admit(ConnectionId connection, const proto::Join& join, absl::
     group.to_lend.reset();
   } else {
     MarkAllChanged();
-  }
-  if (member->id.role == Role::kTrainer &&
-      (join.returning() || trainers_settled_at_ != absl::InfiniteFuture())) {
-    trainers_settled_at_ = now + options_.absence_timeout;
+    if (join.returning() || trainers_settled_at_ != absl::InfiniteFuture()) {
+      trainers_settled_at_ = now + options_.absence_timeout;
+    }
   }
   OnMembersChanged(member->id);
   ResolveDoubt(*member, /*everybody_is_here=*/false);
@@ -635,7 +634,6 @@ void Coordinator::AdvanceGroups(absl::Time now) {
 void Coordinator::OnTime(absl::Time now) {
   if (!halted_.ok()) return;
   GatherManifests(now);
-  changed_.merge(standings_.Due(now));
   for (const GroupNumber number : standings_.Due(now)) {
     const Group& group = *numbered_.at(number);
     if (group.round != nullptr) group.round->OnTime(now);
