@@ -700,7 +700,7 @@ class WorkerEngineImpl final : public WorkerEngine {
   std::deque<TrainerLink> sources_;  // In the order of the ledger; addresses are stable.
   ReceiveSchedule schedule_;
 
-  absl::Time now_;                                             // Of the last Step().
+  absl::Time now_;                                             // The time of the last Step().
   bool was_dirty_ = false;                                     // Before the buffer was claimed.
   std::optional<BytesOfVersion> arrived_bytes_, shown_bytes_;  // Null if not known.
   std::shared_ptr<ShownDigests> kept_digests_;  // Of the update at hand, once they are kept.

@@ -22,7 +22,8 @@ namespace waybill {
 // Each bundle has a route for each of its tensors and each of its workers. Workers that take the
 // tensors at the same places of their memory are one recipient.
 struct BundledRoutes {
-  // Whether the routes are grouped by their workers or by their trainers: a trainer's by workers.
+  // The ranks by which the routes are grouped: workers in a trainer's table, trainers in a
+  // worker's.
   enum class Peers : uint8_t { kWorkers, kTrainers };
 
   // The groups follow one another in a circle that begins at `first_peer`. Within a group, routes

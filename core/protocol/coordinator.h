@@ -247,7 +247,7 @@ class Coordinator final {
     uint32_t sequence = 0;
     std::unique_ptr<UpdateRound> round;
     bool catching_up = false;         // The round brings a version that was published before.
-    std::optional<uint64_t> to_lend;  // What VersionToLend() has found, until that may change.
+    std::optional<uint64_t> to_lend;  // The last result of VersionToLend(); null if it may differ.
     std::optional<Rest> rest;         // Until the round that brings it has begun.
   };
   // What is known of a group whether or not anybody of it is here.
@@ -428,8 +428,9 @@ class Coordinator final {
 
   // --- catching up (coordinator_loans.cc) ---
 
-  // Returns the version that every worker of the group shows by one of the group's decisions; 0 if
-  // there is none, if one is not here, or if updates write to their memory directly.
+  // Returns the version that every worker of the group shows by one of the group's decisions.
+  // Returns 0 if they do not show one version, if a worker is not here, or if updates write
+  // directly to the memory that a worker shows.
   static uint64_t VersionToLend(Group& group);
   // Returns the newest version that a worker has, shown or about to be. 0 for one that no group of
   // this job has committed.
@@ -527,7 +528,7 @@ class Coordinator final {
   std::deque<Lost> lost_;                                // By Lost::until; some are back.
   std::string newest_group_;             // The first that has decided committed_version_.
   std::map<std::string, Group> groups_;  // Those in which something goes on.
-  Standings standings_;                  // What they amount to, as of the end of Advance().
+  Standings standings_;                  // The sums over these groups, since the last Advance().
   GroupNumber last_group_number_ = 0;
   std::unordered_map<GroupNumber, Group*> numbered_;  // The same groups.
   Standings::Groups changed_;                         // Groups that Advance() has to see to.

@@ -76,7 +76,7 @@ std::string Coordinator::FindLender(const Group& group) {
     if (version <= oldest || version < newest) break;
     for (const GroupNumber number : lenders) {
       Group& lender = *numbered_.at(number);
-      // What it lends may have changed since the end of Advance().
+      // The lender may have changed since standings_ was brought up to date.
       if (!group.IsTried(lender.name) && VersionToLend(lender) == version) return lender.name;
     }
   }

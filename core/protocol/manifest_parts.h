@@ -100,7 +100,7 @@ class ManifestParts {
   void OnRead(const PartId& id, ConnectionId sender, absl::StatusOr<Read> read);
   void OnMade(const Key& key, std::shared_ptr<const absl::StatusOr<Manifest>> manifest);
   Part* Find(const PartId& id);
-  // Sees to it that a part that nobody is asked for, or another rank in time, is.
+  // Schedules the next ask for a part: now if nobody is asked for it, else at `ask_next`.
   void Want(const PartId& id, Part& part, absl::Time ask_next);
   // Takes the rank out of those whose manifests are awaited. Returns false if it was not one.
   bool Settle(ConnectionId rank);
@@ -110,9 +110,9 @@ class ManifestParts {
   std::map<ConnectionId, Claim> claims_;
   std::map<PartId, Part> parts_;  // The parts that unsettled ranks need, and all tensors.
   std::set<std::pair<absl::Time, PartId>> wanted_;  // By Part::ask_next, if there is a rank to ask.
-  std::map<Key, Made> made_;                        // Of all claims.
-  std::set<Key> parts_here_;  // Of those that are not begun, some whose parts may all be here.
-  std::set<Key> to_settle_;   // Those that are made, and have unsettled ranks.
+  std::map<Key, Made> made_;                        // One for each manifest that is claimed.
+  std::set<Key> parts_here_;  // Manifests to look at: their parts may all be here now.
+  std::set<Key> to_settle_;   // Manifests that are made and have unsettled ranks.
   std::vector<Work> work_;
   std::vector<Settled> refused_;
 };

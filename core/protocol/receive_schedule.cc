@@ -150,8 +150,8 @@ bool ReceiveSchedule::NextOf(Sender& sender, ReceiveCommand& command) {
     command.kind = Kind::kMakeVisible;
     return true;
   }
-  // What is passed on is not verified yet. Whoever gets it verifies it against the same digest,
-  // which is that of the first sender.
+  // Chunks are passed on before they are verified. Each receiver verifies them against the digest
+  // of the first sender.
   if (passes_on_ && sender.passed_on < sender.visible) {
     command.kind = Kind::kPassOn;
     const uint32_t first = std::exchange(sender.passed_on, sender.visible);

@@ -31,7 +31,7 @@ struct ReceiveSender {
   uint32_t chunk_count = 0;
 };
 
-// Whether chunks are digested.
+// Tells whether chunks are digested.
 enum class Verification : uint8_t { kOff, kOn };
 
 struct ReceiveCommand {
@@ -72,7 +72,7 @@ class ReceiveSchedule {
   // Replaces the senders, after EndTerm(). A wave of digests has at least `at_once` chunks, except
   // a sender's last one.
   void SetSenders(uint64_t plan_hash, absl::Span<const ReceiveSender> senders, uint32_t at_once);
-  // Whether what arrives is passed on; false after EndTerm().
+  // Turns the passing on of arriving chunks on or off; it is off after EndTerm().
   void set_passes_on(bool passes_on) { passes_on_ = passes_on; }
   // Every lane works: updates may be prepared.
   void OnConnected() { connected_ = true; }
@@ -125,7 +125,7 @@ class ReceiveSchedule {
 
   // --- for the caller ---
 
-  // The update that is prepared, being received, or not shown yet; null if there is none.
+  // Returns the update that is prepared, being received, or not shown yet; null if there is none.
   const UpdateId* at_hand() const;
   // The update that was offered last, and where it arrives.
   const UpdateId& update() const { return update_; }

@@ -186,7 +186,7 @@ const Setup kRelayingUndigested = {.verification = Verification::kOff, .passes_o
 const Setup kNobody = {.senders = {}};
 
 const ReceiveCase kCases[] = {
-    // What is admitted.
+    // Admission.
     {"an_update_is_offered_at_once_where_nobody_reads", kOne, {{"prepare 1", "offer 0"}}},
     {"one_update_at_a_time",
      kOne,
@@ -407,7 +407,7 @@ const ReceiveCase kCases[] = {
       {"digested 1", "compare 1"},
       {"end 0 0", ""}}},
 
-    // What is passed on.
+    // Passing chunks on.
     {"chunks_are_passed_on_before_they_are_verified",
      kRelaying,
      {{"prepare 1", "offer 0"},
@@ -422,7 +422,7 @@ const ReceiveCase kCases[] = {
      kRelaying,
      {{"prepare 1", "offer 0"}, {"lose 0", "lacking"}, {"chunk 0 0", ""}}},
 
-    // What is lacking.
+    // Lost senders.
     {"a_lost_sender_is_lacking_once_the_others_are_verified",
      kTwo,
      {{"prepare 1", "offer 0"},
