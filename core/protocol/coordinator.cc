@@ -250,6 +250,7 @@ void Coordinator::Admit(ConnectionId connection, const proto::Join& join, absl::
     if (join.returning() || trainers_settled_at_ != absl::InfiniteFuture()) {
       trainers_settled_at_ = now + options_.absence_timeout;
     }
+    for (const uint64_t version : join.failed_versions()) NoteGivenUp(version, member->id.rank);
   }
   OnMembersChanged(member->id);
   ResolveDoubt(*member, /*everybody_is_here=*/false);

@@ -459,6 +459,7 @@ class Coordinator final {
   void ResolveDoubt(Member& member, bool everybody_is_here);
   void ResolveDoubts(const Group& group, bool everybody_is_here);
   void TellUndecided(const Group& group, Member& trainer);
+  void NoteGivenUp(uint64_t version, uint32_t trainer);
 
   absl::Status CheckPublish(const Member& member, const proto::Publish& publish) const;
   absl::Status NotLater(uint64_t version) const;
@@ -476,8 +477,8 @@ class Coordinator final {
   void SendOutcome(uint32_t trainer, uint64_t attempt, uint64_t version, const std::string& group,
                    const Part& part);
   absl::Status CompareReplicas(uint32_t trainer, const Publication& publication) const;
-  // Refuses the version to this trainer, and to the others.
-  void RefuseToAll(uint32_t trainer, Publication& publication, const absl::Status& why);
+  // Gives the version up, also for the trainers that have yet to publish it.
+  void RefuseToAll(Publication& publication, const absl::Status& why);
   void TakePart(uint32_t trainer, const Publication& publication);
   // Ends a version in one group, and tells every trainer that publishes it.
   void EndPart(Publication& publication, const std::string& group, const Part& part);

@@ -1570,6 +1570,37 @@ TEST_F(CoordinatorTest, AGroupThatDoesNotFitTheTrainersIsRefusedAlone) {
   EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 1);
 }
 
+// The user of the trainer that was told takes the version for failed.
+TEST_F(CoordinatorTest, AVersionThatFailedByAnEarlierControllerIsNotCommittedByOneWhoHasNotHeard) {
+  for (const bool publishes_first : {false, true}) {
+    SCOPED_TRACE(publishes_first);
+    MakeCoordinator();
+    const auto come_back = [&] {
+      Gone(kTrainer[0]);
+      Join(kTrainer[0], Role::kTrainer, 0, [](proto::Join& join) { join.add_failed_versions(5); });
+      OfferIn("all");
+      ConnectIn("all");
+    };
+    Establish();
+    if (publishes_first) {
+      Gone(kTrainer[0]);
+      Publish(1, 5);  // It waits for trainer 0.
+      Join(kTrainer[0], Role::kTrainer, 0, [](proto::Join& join) { join.add_failed_versions(5); });
+      OfferIn("all");
+      ConnectIn("all");
+    } else {
+      come_back();
+      Publish(1, 5);
+    }
+    EXPECT_THAT(Error(kTrainer[1], Kind::kPublishRefused),
+                testing::HasSubstr("it failed at trainer 0"));
+    // Both have heard it now.
+    for (const uint32_t t : {0u, 1u}) Publish(t, 5);
+    EXPECT_EQ(Count(kTrainer[1], Kind::kPublishRefused), 1);
+    EXPECT_EQ(Count(kWorker[0], Kind::kPrepare), 1);
+  }
+}
+
 // A trainer that asks about it was away from the group for as long.
 TEST_F(PassingGroupsTest, WhatWasDecidedBeforeAGroupWasForgottenIsNotKnown) {
   ComeAndGo("a");  // Commits version 1.

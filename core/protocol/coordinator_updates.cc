@@ -177,6 +177,21 @@ void Coordinator::TellUndecided(const Group& group, Member& trainer) {
   }
 }
 
+// A trainer was told that a version failed in some group, perhaps by a controller before this one,
+// which others that publish the version may not have heard. One that has been opened is this
+// controller's own, and may be committed by other groups.
+void Coordinator::NoteGivenUp(uint64_t version, uint32_t trainer) {
+  const auto found = publications_.find(version);
+  const bool opened = found != publications_.end() && found->second.opened;
+  if (version <= committed_version_ || opened) return;
+  const absl::Status failed = absl::UnavailableError(absl::StrCat(
+      "publish version ", version, ": it failed at trainer ", trainer,
+      ", perhaps by a controller before this one; publish it again, or a later version"));
+  const bool added = given_up_.try_emplace(version, GivenUp{AllTrainers(), failed}).second;
+  if (added && found != publications_.end()) RefuseToAll(found->second, failed);
+  given_up_.at(version).trainers.erase(trainer);
+}
+
 void Coordinator::Group::Record() { coordinator.RecordDecision(*this); }
 
 void Coordinator::RecordDecision(Group& group) {
@@ -308,7 +323,11 @@ void Coordinator::OnPublish(const Member& member, const proto::Publish& publish,
                      publish.hold_commit() ? "with" : "without",
                      " hold_commit, unlike others; all trainers have to do the same"));
   }
-  if (!fits.ok()) return RefuseToAll(trainer, publication, fits);
+  if (!fits.ok()) {
+    // Nobody knows which of two trainers is right.
+    if (publication.opened) RefusePublish(trainer, version, publish.attempt(), fits);
+    return RefuseToAll(publication, fits);
+  }
   if (publication.opened) TakePart(trainer, publication);
 }
 
@@ -335,13 +354,9 @@ absl::Status Coordinator::CompareReplicas(uint32_t trainer, const Publication& p
   return absl::OkStatus();
 }
 
-// Nobody knows which of two trainers is right.
-void Coordinator::RefuseToAll(uint32_t trainer, Publication& publication, const absl::Status& why) {
+void Coordinator::RefuseToAll(Publication& publication, const absl::Status& why) {
   const uint64_t version = publication.version;
-  if (publication.opened) {
-    RefusePublish(trainer, version, publication.publishes.at(trainer).attempt, why);
-    return GiveUpParts(publication, why);
-  }
+  if (publication.opened) return GiveUpParts(publication, why);
   GivenUp& given_up = given_up_[version];
   given_up = {AllTrainers(), why};
   for (const auto& [other, publish] : publication.publishes) {

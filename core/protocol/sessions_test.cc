@@ -874,6 +874,31 @@ TEST_F(TrainerSessionTest, ATrainerThatComesBackAsksWhatBecameOfWhatItSent) {
   EXPECT_TRUE(host_.Last(Kind::kJoin)->join().returning());
 }
 
+TEST_F(TrainerSessionTest, ATrainerThatComesBackSaysWhatItKnowsToHaveFailed) {
+  Establish();
+  const auto fail = [&](uint64_t version) {
+    Publish(version);
+    HearAccepted();
+    HearOutcome(version, attempt(), /*committed=*/false);
+  };
+  const auto said = [&] {
+    Lose();
+    Reopen();
+    const auto& versions = host_.Last(Kind::kJoin)->join().failed_versions();
+    return std::vector<uint64_t>(versions.begin(), versions.end());
+  };
+  fail(5);
+  EXPECT_EQ(said(), std::vector<uint64_t>{5});
+  EstablishTerm(kAll, 11);
+  for (uint64_t version = 6; version <= 9; ++version) fail(version);
+  EXPECT_EQ(said(), (std::vector<uint64_t>{6, 7, 8, 9}));
+  EstablishTerm(kAll, 12);
+  Publish(8);
+  HearAccepted();
+  HearOutcome(8, attempt(), /*committed=*/true);
+  EXPECT_EQ(said(), std::vector<uint64_t>{9});
+}
+
 // The controller answers again for a group that comes back.
 TEST_F(TrainerSessionTest, AnAnswerIsToldOnce) {
   SendAndComeBack();

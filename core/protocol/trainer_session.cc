@@ -16,6 +16,8 @@ namespace {
 constexpr absl::Duration kCancelTimeout = absl::Seconds(1);
 // How many versions whose outcome is open a trainer asks the next controller about.
 constexpr size_t kMostUndecided = 4;
+// How many versions that failed a trainer tells the next controller of.
+constexpr size_t kMostFailed = 4;
 
 std::string Doing(uint64_t version) { return absl::StrCat("publish version ", version); }
 
@@ -269,6 +271,19 @@ void TrainerSession::FinishSent(size_t index, const absl::Status& status) {
         .status = status});
 }
 
+// The next controller does not know what this one has given up. Asked by a trainer that has not heard
+// of it, it would commit a version that this trainer's user takes for failed.
+void TrainerSession::NoteOutcome(uint64_t version, bool committed) {
+  if (committed) {
+    committed_version_ = std::max(committed_version_, version);
+    failed_versions_.erase(failed_versions_.begin(),
+                           failed_versions_.upper_bound(committed_version_));
+  } else if (version > committed_version_) {
+    failed_versions_.insert(version);
+    if (failed_versions_.size() > kMostFailed) failed_versions_.erase(failed_versions_.begin());
+  }
+}
+
 // Ends the publications that every group has decided.
 void TrainerSession::SettleSent() {
   for (size_t i = 0; i < sent_.size();) {
@@ -297,6 +312,7 @@ void TrainerSession::SettleSent() {
 
 void TrainerSession::FillJoin(proto::Join& join) const {
   for (const Publication& sent : sent_) join.add_undecided_versions(sent.command.version);
+  for (const uint64_t version : failed_versions_) join.add_failed_versions(version);
   if (!hold_) return;
   join.mutable_held()->set_version(hold_->command.version);
   join.mutable_held()->set_attempt(hold_->attempt);
@@ -425,6 +441,7 @@ void TrainerSession::OnOutcome(const proto::Outcome& outcome, absl::Time now) {
       std::none_of(queue_.begin(), queue_.end(), lacks)) {
     return;
   }
+  NoteOutcome(outcome.version(), outcome.committed());
   absl::Status status = outcome.has_error() ? DecodeError(outcome.error()) : absl::OkStatus();
   if (status.ok() && !outcome.committed()) status = absl::AbortedError("it was not committed");
   Tell({.kind = Notice::Kind::kOutcome,

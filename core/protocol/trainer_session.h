@@ -167,11 +167,14 @@ class TrainerSession final : public RankSession {
   void FinishQueued(size_t index, absl::Status status, absl::Time now);  // In queue_.
   void FinishSent(size_t index, const absl::Status& status);             // In sent_.
   void SettleSent();
+  void NoteOutcome(uint64_t version, bool committed);
 
   TrainerHost& host_;
   std::deque<Publication> queue_;  // Not SENT; the first one is at the controller.
   std::deque<Publication> sent_;   // Those that were, until every group has decided.
   uint64_t last_sent_version_ = 0;
+  uint64_t committed_version_ = 0;      // The newest that any group is known to have committed.
+  std::set<uint64_t> failed_versions_;  // The newest few later ones that are known to have failed.
   uint64_t last_attempt_;  // From the incarnation on: no two processes have the same attempts.
   std::optional<Hold> hold_;
   std::optional<uint64_t> release_token_;    // Until nothing of what was held is being sent.
