@@ -22,7 +22,7 @@ def _flags(ctx, context):
         cc_toolchain = toolchain,
         feature_configuration = features,
         include_directories = context.includes,
-        preprocessor_defines = context.defines,
+        preprocessor_defines = depset(transitive = [context.defines, context.local_defines]),
         quote_include_directories = context.quote_includes,
         system_include_directories = context.system_includes,
         user_compile_flags = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts,
