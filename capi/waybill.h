@@ -602,18 +602,23 @@ WAYBILL_API void waybill_plan_destroy(waybill_plan_t* plan);
 
 /* ---- controller ---- */
 
-typedef struct waybill_controller_options {
+typedef struct waybill_controller_options { /* From capi/options.toml. */
   size_t struct_size;
-  const char* listen; /* Address and port; port 0: a free one. "": "127.0.0.1:7070". */
-  const char* job;    /* "": "waybill". */
-  const char* token; /* The job's secret, of 16 bytes at least. Required beyond loopback. Default: a
-                        secret that the processes of this user share on this host. */
-  const char* state; /* The file that keeps decisions. "": they are lost with this process. */
-  /* Names of groups, separated by commas. A publish begins only when all of these are whole: every
-   * worker has joined, and every lane works. It skips any other group that is not whole; that
-   * group's OUTCOME is WAYBILL_UNAVAILABLE. */
+  /* The address and port to listen on; port 0 takes a free port. Default: "127.0.0.1:7070". */
+  const char* listen;
+  /* The name of the job, which all its ranks give. Default: "waybill". */
+  const char* job;
+  /* The job's secret, of 16 bytes at least. It is never sent. Required beyond loopback. Default: a
+   * secret that the processes of this user share on this host. */
+  const char* token;
+  /* The file that keeps decisions. Default: none; they are lost with this process. */
+  const char* state;
+  /* The groups that must be whole before a version is published, separated by commas. A group is
+   * whole when every worker has joined and every lane works. A publish skips any other group that
+   * is not whole; that group's outcome is WAYBILL_UNAVAILABLE. */
   const char* required_groups;
-  int64_t join_timeout_ns; /* How long a rank that joins may wait for the others. 0: 120 s. */
+  /* How long a rank that joins may wait for the others of its group. Default: 120 s. */
+  int64_t join_timeout_ns;
 } waybill_controller_options_t;
 #define WAYBILL_CONTROLLER_OPTIONS_INIT \
   {sizeof(waybill_controller_options_t), NULL, NULL, NULL, NULL, NULL, 0}
@@ -669,32 +674,48 @@ WAYBILL_API void waybill_controller_destroy(waybill_controller_t* controller);
 #define WAYBILL_ANY_RANK 0xFFFFFFFFu
 
 /* Who a rank is, and how it reaches other ranks. The caller declares it; Waybill does not guess. */
-typedef struct waybill_rank_options {
+typedef struct waybill_rank_options { /* From capi/options.toml. */
   size_t struct_size;
-  /* Address and port; "": "127.0.0.1:7070". Of several controllers, all addresses, separated by
-   * commas: the rank finds the one that leads. */
+  /* The address and port of the controller; of several controllers, all addresses, separated by
+   * commas. The rank finds the one that leads. Default: "127.0.0.1:7070". */
   const char* controller;
-  const char* job;    /* "": "waybill". */
-  const char* token;  /* The job's secret, as the controller has it. It is never sent. Default: the
-                         one that the processes of this user share on this host. */
-  const char* group;  /* Workers only: a group switches versions together. "": "all". */
-  uint32_t rank;      /* 0 to world - 1, or WAYBILL_ANY_RANK. Workers: within their group. */
-  uint32_t world;     /* How many trainers, or how many workers of the group, there are. 0: 1. */
-  const char* fabric; /* "auto" or "", "local", "verbs" or "tcp". */
-  /* This host's numeric address. "": the one from which it reaches the controller. */
+  /* The name of the job. Default: "waybill". */
+  const char* job;
+  /* The job's secret, as the controller has it. It is never sent. Default: the one that the
+   * processes of this user share on this host. */
+  const char* token;
+  /* The name of a worker's group, whose workers switch versions together. Trainers have none.
+   * Default: "all". */
+  const char* group;
+  /* The index of this rank, from 0 to world - 1; workers count within their group. With
+   * WAYBILL_ANY_RANK, the controller chooses one that nobody has. */
+  uint32_t rank;
+  /* How many trainers, or how many workers of the group, there are. Default: 1. */
+  uint32_t world;
+  /* How the rank reaches its peers: "local", "verbs" or "tcp"; or "auto", which takes for each peer
+   * the best one that has carried an empty write. Default: "auto". */
+  const char* fabric;
+  /* This host's numeric address. Default: the one from which it reaches the controller. */
   const char* host;
-  /* RDMA NICs: "mlx5_0,mlx5_1:2", or with a GID index "mlx5_0=3,mlx5_1=1". "": every active port;
-   * of a rank with tensors on a GPU, those that are nearest to it by PCIe, and every one where the
-   * kernel does not tell where they are. */
+  /* The RDMA NICs to use, in the order of their rails, separated by commas: "mlx5_0", or "mlx5_0:2"
+   * for its second port, or "mlx5_0=3" with its GID index 3. Default: every active port; of a rank
+   * with tensors on a GPU, those that are nearest to it by PCIe, and every one where the kernel
+   * does not tell where they are. */
   const char* nics;
-  uint32_t gid_index;     /* 1 + the GID index. 0: chosen by rule. */
-  uint32_t ack_timeout;   /* Timeout of queue pairs, 1 to 31. 0: 14, or 18 on SoftRoCE. */
-  uint32_t traffic_class; /* Traffic class of RoCE packets. */
+  /* The GID index of every port, plus 1. Default: chosen by the rule that `waybill doctor`
+   * explains. */
+  uint32_t gid_index;
+  /* The timeout N of queue pairs, 1 to 31: a lost packet is sent again after 4.096 us times 2^N.
+   * Default: 14, or 18 on SoftRoCE. */
+  uint32_t ack_timeout;
+  /* The traffic class of RoCE packets: DSCP times 4, plus ECN. */
+  uint32_t traffic_class;
   uint32_t reserved;
-  uint64_t user; /* Returned in every event of the rank. */
+  /* Returned in every event of the rank. */
+  uint64_t user;
   /* The name of this host's rack or leaf switch. Links between racks are often oversubscribed, so a
    * worker gets data that several trainers hold from those in its own rack, as far as the balance
-   * of their loads allows. "": unknown; the rank is then in no rack with any other. */
+   * of their loads allows. Default: unknown; the rank is then in no rack with any other. */
   const char* rack;
 } waybill_rank_options_t;
 #define WAYBILL_RANK_OPTIONS_INIT  \
@@ -746,15 +767,20 @@ typedef struct waybill_progress {
 
 /* ---- trainer ---- */
 
-typedef struct waybill_trainer_options {
+typedef struct waybill_trainer_options { /* From capi/options.toml. */
   size_t struct_size;
+  /* Who the trainer is, and how it reaches its peers. */
   const waybill_rank_options_t* rank;
+  /* What the trainer holds. */
   const waybill_manifest_t* manifest;
-  waybill_region_t* const* regions; /* One for each region of the manifest, of the same size. */
+  /* One for each region of the manifest, of the same size. */
+  waybill_region_t* const* regions;
   uint32_t region_count;
-  uint32_t stage_threads; /* 0: 1, or 4 if the regions are GPU memory. */
-  uint64_t ring_bytes;    /* Size of the staging ring. 0: 32 MiB, or 128 MiB if the regions are GPU
-                             memory. */
+  /* How many threads cast and quantise. Default: 1, or 4 if the regions are GPU memory. */
+  uint32_t stage_threads;
+  /* The largest size of the staging ring. Default: 32 MiB, or 128 MiB if the regions are GPU
+   * memory. */
+  uint64_t ring_bytes;
   waybill_queue_t* queue;
 } waybill_trainer_options_t;
 #define WAYBILL_TRAINER_OPTIONS_INIT \
@@ -802,23 +828,29 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_trainer_join(waybill_train
                                                                    uint64_t token,
                                                                    waybill_error_t** error);
 
-typedef struct waybill_publish_options {
+typedef struct waybill_publish_options { /* From capi/options.toml. */
   size_t struct_size;
-  uint64_t version;    /* Must be greater than the committed version. */
-  int64_t deadline_ns; /* 0: 60 s from now. */
-  /* 0: the publish ends when the version is SENT. 1: it ends when every group has decided, and the
-   * memory is lent until then. */
+  /* The version, which must be greater than the committed one. */
+  uint64_t version;
+  /* The time at which the publish ends at the latest. Default: 60 s from now. */
+  int64_t deadline_ns;
+  /* 1: the publish goes on, and the memory is lent, until every group has decided. An error is the
+   * first one of a group, and the OUTCOME events say which groups show the version all the same.
+   * Otherwise the publish ends when the version is SENT. */
   uint32_t until_committed;
-  uint32_t no_digests; /* 1: workers do not verify what arrives, and replicas are not compared. */
+  /* 1: workers do not verify what arrives, and replicas are not compared. */
+  uint32_t no_digests;
   /* 1: a group does not show the version if NaNs or infinities are among the elements that this
    * trainer quantises for it. Other groups may show it. */
   uint32_t fail_on_nonfinite;
   /* 1: the memory stays as it is after the publish, until waybill_trainer_release(). A group that
-   * has missed the version, and to which no other group can lend it, gets it from there. */
+   * has missed the version, and to which no other group can lend it, gets it from the trainers, if
+   * all of them hold it. Versions whose other trainers die after this one has sent its part are
+   * completed, too. */
   uint32_t hold;
-  /* A CUevent (a cudaEvent_t is one), or NULL. The regions are not read before the work that the
-   * event last recorded is done. When the call has returned, the event may be recorded again or
-   * destroyed. */
+  /* A CUevent (a cudaEvent_t is one). The regions are not read before the work that the event last
+   * recorded is done. When the call has returned, the event may be recorded again or destroyed.
+   * Default: none. */
   void* after_event;
   /* 1: a group that has all of the version, verified, waits undecided, at most until the deadline.
    * Once every group waits or has given the version up, each trainer gets ARRIVED:
@@ -920,22 +952,29 @@ enum {
 /* Notices that want an answer by waybill_update_accept() or waybill_update_refuse(). Bits. */
 enum { WAYBILL_ASK_PREPARE = 1, WAYBILL_ASK_ARRIVED = 2, WAYBILL_ASK_COMMIT = 4 };
 
-typedef struct waybill_worker_options {
+typedef struct waybill_worker_options { /* From capi/options.toml. */
   size_t struct_size;
+  /* Who the worker is, and how it reaches its peers. */
   const waybill_rank_options_t* rank;
+  /* What the worker holds. */
   const waybill_manifest_t* manifest;
   /* One for each region of the manifest, of the same size; or none. */
   waybill_region_t* const* regions;
-  uint32_t region_count;   /* 0: Waybill allocates the memory. */
-  uint32_t mode;           /* WAYBILL_MODE_*; 0: shadow. */
-  uint32_t ask;            /* WAYBILL_ASK_*. Waybill itself accepts all others. */
-  uint32_t verify_threads; /* 0: 1, or 4 if it receives on a GPU. */
+  /* 0: Waybill allocates the memory. */
+  uint32_t region_count;
+  /* How the worker holds versions: WAYBILL_MODE_*. Default: shadow. */
+  uint32_t mode;
+  /* The notices whose answer an update waits for: bits WAYBILL_ASK_*. Waybill itself accepts all
+   * others. Default: none. */
+  uint32_t ask;
+  /* How many threads verify what arrives. Default: 1, or 4 if the worker receives on a GPU. */
+  uint32_t verify_threads;
   waybill_queue_t* queue;
-  /* 0: a worker whose group has missed a version gets it from another group that shows it, as an
+  /* A worker whose group has missed a version gets it from another group that shows it, as an
    * update like any other, soon after it has joined. 1: it waits for the next publish. */
   uint32_t no_catch_up;
-  /* Where the buffers are that Waybill allocates. 0: in the host's memory; n: in that of GPU n - 1,
-   * to which the network then writes. */
+  /* The index of a GPU, plus 1. Waybill allocates buffers in its memory, to which the network then
+   * writes. Default: the host's memory. */
   uint32_t gpu;
 } waybill_worker_options_t;
 #define WAYBILL_WORKER_OPTIONS_INIT \

@@ -9,22 +9,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"strings"
-	"time"
 )
-
-// ControllerOptions are the options of StartController. The zero value is fine.
-type ControllerOptions struct {
-	Context *Context
-	Listen  string // Address and port; port 0 takes a free one. "": "127.0.0.1:7070".
-	Job     string // "": "waybill".
-	Token   string // The job's secret, never sent; needed beyond loopback. "": this user's own.
-	State   string // The file that keeps decisions; "": they are lost with this process.
-	// The groups without which no version is published. A publish goes without any other group that
-	// is not whole.
-	RequiredGroups []string
-	JoinTimeout    time.Duration // How long a rank that joins may wait for the others; 0: 120 s.
-}
 
 // A Controller plans for a job and decides commits, in this process, until it is closed.
 type Controller struct {
@@ -40,15 +25,8 @@ func StartController(options ControllerOptions) (*Controller, error) {
 	}
 	var a arguments
 	defer a.free()
-	o := C.waybill_controller_options_t{
-		struct_size:     C.sizeof_waybill_controller_options_t,
-		listen:          a.text(options.Listen),
-		job:             a.text(options.Job),
-		token:           a.text(options.Token),
-		state:           a.text(options.State),
-		required_groups: a.text(strings.Join(options.RequiredGroups, ",")),
-		join_timeout_ns: C.int64_t(options.JoinTimeout),
-	}
+	o := C.waybill_controller_options_t{struct_size: C.sizeof_waybill_controller_options_t}
+	options.writeTo(&o, &a)
 	var c *C.waybill_controller_t
 	var e *C.waybill_error_t
 	if status := C.waybill_controller_start(owner.c, &o, &c, &e); status != C.WAYBILL_OK {

@@ -10,55 +10,19 @@ import (
 	"errors"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 )
 
 // AnyRank is any rank that nobody has, of those that the world has. The controller chooses.
 const AnyRank uint32 = C.WAYBILL_ANY_RANK
 
-// RankOptions say who a rank is, and how it reaches others. Declared, never inferred.
-type RankOptions struct {
-	// Address and port; "": "127.0.0.1:7070". Of several controllers, all addresses, separated by commas.
-	Controller string
-	Job        string // "": "waybill".
-	Token      string
-	Group      string // The group of a worker; workers of one group switch together. "": "all".
-	Rank       uint32 // A worker's counts within its group. AnyRank: one that nobody has, by Describe.
-	World      uint32 // How many trainers, or how many workers of the group, there are; 0: 1.
-
-	Fabric       string   // "auto" or "", "local", "verbs", "tcp".
-	Host         string   // This host's numeric address; "": as seen on the way to the controller.
-	NICs         []string // RDMA devices, "mlx5_0" or "mlx5_1:2"; none: every active port, or those nearest to the tensors' GPU.
-	GIDIndex     uint32   // 1 + the index; 0: by rule.
-	ACKTimeout   uint32   // The ACK timeout of queue pairs, 1 to 31; 0: 14, and 18 on SoftRoCE.
-	TrafficClass uint32   // The traffic class of RoCE packets.
-
-	// Rack is the name of this host's rack or leaf switch. Links between racks are often
-	// oversubscribed, so a worker gets data that several trainers hold from those in its own rack, as
-	// far as the balance of their loads allows. "": unknown; the rank is then in no rack with any
-	// other.
-	Rack string
-}
-
+// lend returns the options for C, which last until the arguments are freed.
 func (o *RankOptions) lend(a *arguments, user uint64) *C.waybill_rank_options_t {
 	options := &C.waybill_rank_options_t{
-		struct_size:   C.sizeof_waybill_rank_options_t,
-		controller:    a.text(o.Controller),
-		job:           a.text(o.Job),
-		token:         a.text(o.Token),
-		group:         a.text(o.Group),
-		rank:          C.uint32_t(o.Rank),
-		world:         C.uint32_t(o.World),
-		fabric:        a.text(o.Fabric),
-		host:          a.text(o.Host),
-		nics:          a.text(strings.Join(o.NICs, ",")),
-		gid_index:     C.uint32_t(o.GIDIndex),
-		ack_timeout:   C.uint32_t(o.ACKTimeout),
-		traffic_class: C.uint32_t(o.TrafficClass),
-		user:          C.uint64_t(user),
-		rack:          a.text(o.Rack),
+		struct_size: C.sizeof_waybill_rank_options_t,
+		user:        C.uint64_t(user),
 	}
+	o.writeTo(options, a)
 	a.pins.Pin(options)
 	return options
 }

@@ -11,18 +11,7 @@ import (
 	"iter"
 	"maps"
 	"runtime"
-	"unsafe"
 )
-
-// TrainerOptions are the options of NewTrainer.
-type TrainerOptions struct {
-	Context      *Context
-	Rank         RankOptions
-	Manifest     *Manifest
-	Regions      []*Region // One for each region of the manifest, as large.
-	StageThreads uint32    // 0: 1.
-	RingBytes    uint64    // The largest size of the staging ring; 0: 32 MiB, or 128 MiB if the regions are GPU memory.
-}
 
 // A Trainer is a rank that holds new weights. Its calls are carried out one after the other, in the
 // order they came in.
@@ -43,15 +32,14 @@ func NewTrainer(options TrainerOptions) (*Trainer, error) {
 	defer a.free()
 	handles := regionHandles(options.Regions)
 	o := C.waybill_trainer_options_t{
-		struct_size:   C.sizeof_waybill_trainer_options_t,
-		rank:          options.Rank.lend(&a, r.user),
-		manifest:      options.Manifest.handle(),
-		regions:       (**C.waybill_region_t)(pinned(&a, handles)),
-		region_count:  C.uint32_t(len(handles)),
-		stage_threads: C.uint32_t(options.StageThreads),
-		ring_bytes:    C.uint64_t(options.RingBytes),
-		queue:         owner.events.queue,
+		struct_size:  C.sizeof_waybill_trainer_options_t,
+		rank:         options.Rank.lend(&a, r.user),
+		manifest:     options.Manifest.handle(),
+		regions:      (**C.waybill_region_t)(pinned(&a, handles)),
+		region_count: C.uint32_t(len(handles)),
+		queue:        owner.events.queue,
 	}
+	options.writeTo(&o, &a)
 	var c *C.waybill_trainer_t
 	var e *C.waybill_error_t
 	status := C.waybill_trainer_create(owner.c, &o, &c, &e)
@@ -75,24 +63,6 @@ func (t *Trainer) Join(ctx context.Context) error {
 	return t.rank.join(ctx, func(deadline C.int64_t, token C.uint64_t, e **C.waybill_error_t) C.waybill_status_t {
 		return C.waybill_trainer_join(t.c, deadline, token, e)
 	})
-}
-
-// PublishOptions say how a version is published; the zero value is fine.
-type PublishOptions struct {
-	UntilCommitted  bool // It ends, and the memory is lent, until all groups have decided; else until it is sent.
-	NoDigests       bool // Workers do not verify what arrives, and replicas are not compared.
-	FailOnNonfinite bool // Show nothing where NaNs or infinities are quantised.
-	// The regions do not change before Release either: groups that have missed the version, and to
-	// which no other group can lend it, get it from the trainers, if all of them hold it.
-	Hold bool
-	// A group that has all of it, verified, waits, at most until the deadline. Each trainer gets
-	// EventArrived once every group waits or has given the version up: Accept makes the groups show the
-	// version, Refuse makes them keep what they show. The first answer of any trainer counts. All
-	// trainers set it alike.
-	HoldCommit bool
-	// A CUevent, which cudaEvent_t is too: the regions, some of which are memory of a device, are not
-	// read before what it was last recorded behind is done.
-	AfterEvent unsafe.Pointer
 }
 
 // An Update is a version that is being published.
@@ -133,17 +103,14 @@ func (t *Trainer) PublishAsync(ctx context.Context, version uint64, options Publ
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return nil, interrupted(ctx, "publish")
 	}
+	var a arguments
+	defer a.free()
 	o := C.waybill_publish_options_t{
-		struct_size:       C.sizeof_waybill_publish_options_t,
-		version:           C.uint64_t(version),
-		deadline_ns:       deadlineOf(ctx),
-		until_committed:   flag(options.UntilCommitted),
-		no_digests:        flag(options.NoDigests),
-		fail_on_nonfinite: flag(options.FailOnNonfinite),
-		hold:              flag(options.Hold),
-		hold_commit:       flag(options.HoldCommit),
-		after_event:       options.AfterEvent,
+		struct_size: C.sizeof_waybill_publish_options_t,
+		version:     C.uint64_t(version),
+		deadline_ns: deadlineOf(ctx),
 	}
+	options.writeTo(&o, &a)
 	update := &Update{version: version, rank: t.rank, outcomes: map[string]error{}}
 	t.rank.follow(update)
 	var err error

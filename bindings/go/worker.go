@@ -30,28 +30,6 @@ const (
 	AskCommit  Ask = C.WAYBILL_ASK_COMMIT
 )
 
-// WorkerOptions are the options of NewWorker.
-//
-//	mode         no regions    regions
-//	shadow       two buffers   refused: memory of the caller's cannot be swapped
-//	shadow-copy  refused       one buffer, copied into them
-//	in-place     one buffer    written directly
-type WorkerOptions struct {
-	Context       *Context
-	Rank          RankOptions
-	Manifest      *Manifest
-	Regions       []*Region // One for each region of the manifest, as large; or none.
-	Mode          Mode      // 0: shadow.
-	Ask           Ask       // All else is accepted at once.
-	VerifyThreads uint32    // 0: 1.
-	// A worker whose group has missed a version gets it from another group that shows it, as an update
-	// like any other, soon after it has joined. True: it waits for the next publish.
-	NoCatchUp bool
-	// The memory of which GPU, plus 1, Waybill allocates buffers in, to which the network then writes. 0:
-	// the host's.
-	GPU uint32
-}
-
 // A Worker is an inference rank.
 //
 // In ModeShadowCopy and ModeInPlace, a goroutine that reads the regions while updates arrive holds a
@@ -71,6 +49,11 @@ type Worker struct {
 }
 
 // NewWorker makes a worker, which opens nothing before Join.
+//
+//	mode         no regions    regions
+//	shadow       two buffers   refused: memory of the caller's cannot be swapped
+//	shadow-copy  refused       one buffer, copied into them
+//	in-place     one buffer    written directly
 func NewWorker(options WorkerOptions) (*Worker, error) {
 	owner, err := options.Context.orDefault()
 	if err != nil {
@@ -81,18 +64,14 @@ func NewWorker(options WorkerOptions) (*Worker, error) {
 	defer a.free()
 	handles := regionHandles(options.Regions)
 	o := C.waybill_worker_options_t{
-		struct_size:    C.sizeof_waybill_worker_options_t,
-		rank:           options.Rank.lend(&a, r.user),
-		manifest:       options.Manifest.handle(),
-		regions:        (**C.waybill_region_t)(pinned(&a, handles)),
-		region_count:   C.uint32_t(len(handles)),
-		mode:           C.uint32_t(options.Mode),
-		ask:            C.uint32_t(options.Ask),
-		verify_threads: C.uint32_t(options.VerifyThreads),
-		queue:          owner.events.queue,
-		no_catch_up:    flag(options.NoCatchUp),
-		gpu:            C.uint32_t(options.GPU),
+		struct_size:  C.sizeof_waybill_worker_options_t,
+		rank:         options.Rank.lend(&a, r.user),
+		manifest:     options.Manifest.handle(),
+		regions:      (**C.waybill_region_t)(pinned(&a, handles)),
+		region_count: C.uint32_t(len(handles)),
+		queue:        owner.events.queue,
 	}
+	options.writeTo(&o, &a)
 	var c *C.waybill_worker_t
 	var e *C.waybill_error_t
 	status := C.waybill_worker_create(owner.c, &o, &c, &e)

@@ -206,19 +206,22 @@ void AddControllerCommand(CLI::App& app, Run& run) {
       "controller",
       "Run the controller of a job, which keeps membership, plans and decides commits");
   CoordinatorOptions& coordinator = options->controller.coordinator;
+  // begin generated from capi/options.toml: flags of controller by command->
   command
       ->add_option("--listen", options->controller.listen,
-                   "address and port; port 0 takes a free port")
+                   "address and port to listen on; port 0 takes a free port")
       ->capture_default_str();
   command->add_option("--job", coordinator.job, "name of the job, which all its ranks give")
       ->capture_default_str();
-  AddTokenOptions(*command, options->controller.token);
-  command->add_option("--require", options->required_groups,
-                      "a group without which no version is published; can be given several times");
+  command->add_option(
+      "--require", options->required_groups,
+      "a group that must be whole before a version is published; can be given several times");
   command
       ->add_option("--join-timeout", options->join_timeout_seconds,
-                   "seconds that a rank which joins may wait for the others of its group")
+                   "how long a rank that joins may wait for the others of its group, in seconds")
       ->capture_default_str();
+  // end generated
+  AddTokenOptions(*command, options->controller.token);
   command
       ->add_option("--relays", coordinator.relays,
                    "whether workers relay what several of a group get alike: auto (where links' "

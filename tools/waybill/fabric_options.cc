@@ -12,40 +12,43 @@
 namespace waybill {
 
 void CommandFabricOptions::AddTo(CLI::App& app) {
-  const char* group = "Network options";
+  // begin generated from capi/options.toml: flags of network by app.
   app.add_option("--fabric", fabric,
-                 "auto (for each peer, the best that has carried an empty write), or only one: "
-                 "local, verbs or tcp")
+                 "how the rank reaches its peers: \"local\", \"verbs\" or \"tcp\"; or \"auto\", "
+                 "which takes for each peer the best one that has carried an empty write")
       ->envname("WAYBILL_FABRIC")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "local", "verbs", "tcp"}))
-      ->group(group);
-  app.add_option("--host", host,
-                 "this host's numeric address; default: the one from which it reaches the "
-                 "controller")
+      ->group("Network options");
+  app.add_option(
+         "--host", host,
+         "this host's numeric address; default: the one from which it reaches the controller")
       ->envname("WAYBILL_HOST")
-      ->group(group);
+      ->group("Network options");
   app.add_option(
          "--nics", nics,
-         "RDMA NICs to use, in the order of their rails: mlx5_0,mlx5_1 (mlx5_0:2 is the "
-         "second port of mlx5_0, and mlx5_0=3 uses its GID index 3); default: every active port")
+         "RDMA NICs to use, in the order of their rails: \"mlx5_0\", or \"mlx5_0:2\" for its "
+         "second port, or \"mlx5_0=3\" with its GID index 3; default: every active port")
       ->envname("WAYBILL_NICS")
       ->delimiter(',')
-      ->group(group);
-  app.add_option("--gid-index", gid_index,
-                 "GID index of every port; default: by the rule that `waybill doctor` explains")
+      ->group("Network options");
+  app.add_option(
+         "--gid-index", gid_index,
+         "GID index of every port; default: chosen by the rule that `waybill doctor` explains")
       ->envname("WAYBILL_GID_INDEX")
-      ->group(group);
+      ->group("Network options");
   app.add_option("--ack-timeout", ack_timeout,
-                 "timeout N of queue pairs, 1 to 31: a lost packet is sent again after "
-                 "4.096 us * 2^N; default: 14, or 18 on SoftRoCE")
+                 "timeout N of queue pairs, 1 to 31: a lost packet is sent again after 4.096 us "
+                 "times 2^N; default: 14, or 18 on SoftRoCE")
       ->envname("WAYBILL_ACK_TIMEOUT")
       ->check(CLI::Range(1, 31))
-      ->group(group);
-  app.add_option("--traffic-class", traffic_class, "traffic class of RoCE packets: DSCP * 4 + ECN")
+      ->group("Network options");
+  app.add_option("--traffic-class", traffic_class,
+                 "traffic class of RoCE packets: DSCP times 4, plus ECN")
       ->envname("WAYBILL_TRAFFIC_CLASS")
       ->check(CLI::Range(0, 255))
-      ->group(group);
+      ->group("Network options");
+  // end generated
 }
 
 absl::StatusOr<std::unique_ptr<Fabric>> CommandFabricOptions::Make(

@@ -8,29 +8,32 @@
 namespace waybill {
 
 void RankOptions::AddTo(CLI::App& app) {
+  // begin generated from capi/options.toml: flags of rank by app.
   app.add_option("--controller", identity.controller,
-                 "address of the controller, or of each, separated by commas")
+                 "address and port of the controller; of several controllers, all addresses, "
+                 "separated by commas")
       ->capture_default_str();
   app.add_option("--job", identity.job, "name of the job")->capture_default_str();
-  AddTokenOptions(app, identity.token);
-  app.add_option("--rank", identity.rank, "number of this rank, from 0")
+  app.add_option("--rank", identity.rank,
+                 "index of this rank, from 0 to world - 1; workers count within their group")
       ->envname("RANK")
       ->required();
-  app.add_option("--world", identity.world, "number of trainers, or of the workers of the group")
+  app.add_option("--world", identity.world,
+                 "how many trainers, or how many workers of the group, there are")
       ->envname("WORLD_SIZE")
       ->required();
+  app.add_option("--rack", rack,
+                 "name of this host's rack or leaf switch; default: unknown; the rank is then in "
+                 "no rack with any other")
+      ->envname("WAYBILL_RACK");
+  // end generated
+  AddTokenOptions(app, identity.token);
   app.add_option("--join-timeout", join_timeout_seconds,
                  "seconds until the ranks of a group must have joined")
       ->capture_default_str();
   app.add_option("--checkpoint", checkpoint,
                  "a Hugging Face directory with config.json and safetensors files")
       ->required();
-  app.add_option(
-         "--rack", rack,
-         "name of this host's rack or leaf switch; a worker gets data that several trainers "
-         "hold from those in its own rack, as far as the balance of their loads allows; "
-         "default: unknown, in no rack with any other rank")
-      ->envname("WAYBILL_RACK");
   app.add_flag("--driven", driven, "take commands from standard input, answer in JSON lines")
       ->group("");
   fabric.AddTo(app);

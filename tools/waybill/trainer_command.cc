@@ -245,7 +245,10 @@ void AddTrainerCommand(CLI::App& app, Run& run) {
                     "input of any trainer; all trainers need this flag");
   command->add_option("--ring-mib", options->ring_mib, "size of the staging ring in MiB")
       ->capture_default_str();
-  command->add_option("--threads", options->threads, "threads that stage")->capture_default_str();
+  // begin generated from capi/options.toml: flags of trainer by command->
+  command->add_option("--threads", options->threads, "how many threads cast and quantise")
+      ->capture_default_str();
+  // end generated
   command->callback([options, &run] { run = [options] { return RunTrainer(*options); }; });
 }
 

@@ -235,14 +235,18 @@ void AddWorkerCommand(CLI::App& app, Run& run) {
   command->add_option(
       "--sharding", options->rank.sharding,
       "how the workers share the model: tp=2,dp=2,ep=4,engine=sglang; default: tp=WORLD");
+  // begin generated from capi/options.toml: flags of worker by command->
   command
       ->add_option("--group", options->rank.identity.group,
-                   "name of the group, whose workers switch versions together")
+                   "name of a worker's group, whose workers switch versions together")
       ->capture_default_str();
   command
       ->add_option("--mode", options->mode,
-                   "how it holds versions: shadow, shadow-copy or in-place")
+                   "how the worker holds versions: shadow, shadow-copy or in-place")
       ->capture_default_str();
+  command->add_option("--threads", options->threads, "how many threads verify what arrives")
+      ->capture_default_str();
+  // end generated
   command->add_option("--dtype", options->dtype,
                       "type in which it holds floats; default: as stored");
   command->add_option(
@@ -255,7 +259,6 @@ void AddWorkerCommand(CLI::App& app, Run& run) {
       ->add_option("--versions", options->versions,
                    "leave after this many versions; 0: when the job ends")
       ->capture_default_str();
-  command->add_option("--threads", options->threads, "threads that verify")->capture_default_str();
   command->callback([options, &run] { run = [options] { return RunWorker(*options); }; });
 }
 

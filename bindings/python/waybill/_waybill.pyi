@@ -122,9 +122,15 @@ class Plan:
     def explain(self, format: str) -> str: ...
 
 class Controller:
+    def __init__(self, context: Context, options: ControllerOptions) -> None: ...
+    def address(self) -> str: ...
+    def status(self) -> str: ...
+    def close(self) -> None: ...
+
+# begin generated from capi/options.toml: stubs of controller, rank, trainer, worker and publish
+class ControllerOptions:
     def __init__(
         self,
-        context: Context,
         listen: str,
         job: str,
         token: str,
@@ -132,11 +138,8 @@ class Controller:
         required_groups: str,
         join_timeout_ns: int,
     ) -> None: ...
-    def address(self) -> str: ...
-    def status(self) -> str: ...
-    def close(self) -> None: ...
 
-class Identity:
+class RankOptions:
     def __init__(
         self,
         controller: str,
@@ -154,6 +157,36 @@ class Identity:
         rack: str,
     ) -> None: ...
 
+class TrainerOptions:
+    def __init__(
+        self,
+        stage_threads: int,
+        ring_bytes: int,
+    ) -> None: ...
+
+class WorkerOptions:
+    def __init__(
+        self,
+        mode: int,
+        ask: int,
+        verify_threads: int,
+        no_catch_up: bool,
+        gpu: int,
+    ) -> None: ...
+
+class PublishOptions:
+    def __init__(
+        self,
+        version: int,
+        deadline_ns: int,
+        no_digests: bool,
+        fail_on_nonfinite: bool,
+        hold: bool,
+        after_event: int,
+        hold_commit: bool,
+    ) -> None: ...
+# end generated
+
 class Update:
     def cancel(self) -> None: ...
     def refuse(self, reason: str) -> None: ...
@@ -162,25 +195,14 @@ class Trainer:
     def __init__(
         self,
         context: Context,
-        identity: Identity,
+        identity: RankOptions,
+        options: TrainerOptions,
         manifest: Manifest,
         regions: Sequence[Region],
         queue: Queue,
-        ring_bytes: int,
-        stage_threads: int,
     ) -> None: ...
     def join(self, deadline_ns: int, token: int) -> None: ...
-    def publish(
-        self,
-        version: int,
-        deadline_ns: int,
-        digests: bool,
-        fail_on_nonfinite: bool,
-        hold: bool,
-        hold_commit: bool,
-        after_event: int,
-        token: int,
-    ) -> Update: ...
+    def publish(self, options: PublishOptions, token: int) -> Update: ...
     def release(self, token: int) -> None: ...
     def leave(self, token: int) -> None: ...
     def progress(self) -> dict[str, Any]: ...
@@ -193,15 +215,12 @@ class Worker:
     def __init__(
         self,
         context: Context,
-        identity: Identity,
+        identity: RankOptions,
+        options: WorkerOptions,
         manifest: Manifest,
         regions: Sequence[Region],
         queue: Queue,
-        mode: int,
-        ask: int,
-        verify_threads: int,
-        catch_up: bool,
-        gpu: int | None,
+        also_ask: int,
     ) -> None: ...
     def join(self, deadline_ns: int, token: int) -> None: ...
     def leave(self, token: int) -> None: ...

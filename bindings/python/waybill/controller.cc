@@ -8,20 +8,11 @@ namespace {
 
 using KeptController = Kept<Controller>;
 
-std::unique_ptr<KeptController> Start(const KeptContext& context, const std::string& listen,
-                                      const std::string& job, const std::string& token,
-                                      const std::string& state, const std::string& required_groups,
-                                      int64_t join_timeout_ns) {
-  waybill_controller_options_t options = WAYBILL_CONTROLLER_OPTIONS_INIT;
-  options.listen = listen.c_str();
-  options.job = job.c_str();
-  options.token = token.c_str();
-  options.state = state.c_str();
-  options.required_groups = required_groups.c_str();
-  options.join_timeout_ns = join_timeout_ns;
+std::unique_ptr<KeptController> Start(const KeptContext& context,
+                                      const Options<waybill_controller_options_t>& options) {
   const abi3::Unlocked unlocked;
   return std::make_unique<KeptController>(
-      Make<Controller>(waybill_controller_start, context.get(), &options));
+      Make<Controller>(waybill_controller_start, context.get(), &options.c));
 }
 
 std::string JobTensors(const KeptContext& context, const std::string& address,
@@ -42,8 +33,7 @@ void AddController(abi3::Module& module) {
   module
       .FunctionUnlocked<"job_tensors", &JobTensors, "context", "address", "token", "deadline_ns">();
   abi3::Class<KeptController>(module, "Controller")
-      .Init<&Start, "context", "listen", "job", "token", "state", "required_groups",
-            "join_timeout_ns">()
+      .Init<&Start, "context", "options">()
       .MethodUnlocked<"address",
                       [](const KeptController& self) {
                         return Bytes(waybill_controller_address, self.get());

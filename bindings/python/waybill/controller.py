@@ -15,13 +15,18 @@ from waybill.runtime import context, read_json, token_or_default
 class Controller:
     """A controller in this process; it serves until it is closed.
 
-    listen        The address and port to listen on; port 0 takes a free one.
-    token         The job's secret, never sent; needed beyond loopback. None: WAYBILL_TOKEN, or the one
-                  that the processes of this user share on this host.
-    state         The file that keeps decisions; "": they are lost with this process.
-    require       Groups that must be whole before a version is published. A publish skips any other
-                  group that is not whole; that group's outcome is Unavailable.
-    join_timeout  In seconds, how long ranks wait for the others; None: 120.
+    listen        The address and port to listen on; port 0 takes a free port. Default:
+                  "127.0.0.1:7070".
+    job           The name of the job, which all its ranks give. Default: "waybill".
+    token         The job's secret, of 16 bytes at least. It is never sent. Required beyond
+                  loopback. Default: WAYBILL_TOKEN, or a secret that the processes of this user
+                  share on this host.
+    state         The file that keeps decisions. Default: none; they are lost with this process.
+    require       The groups that must be whole before a version is published. A group is whole when
+                  every worker has joined and every lane works. A publish skips any other group that
+                  is not whole; that group's outcome is Unavailable.
+    join_timeout  How long a rank that joins may wait for the others of its group, in seconds.
+                  Default: 120 s.
 
     >>> with Controller(listen="127.0.0.1:0", job="doc") as controller:
     ...     controller.status()["job"]
@@ -30,6 +35,7 @@ class Controller:
 
     def __init__(
         self,
+        # begin generated from capi/options.toml: parameters of controller
         listen: str = "",
         *,
         job: str = "",
@@ -37,16 +43,19 @@ class Controller:
         state: str = "",
         require: Sequence[str] = (),
         join_timeout: float | None = None,
+        # end generated
     ) -> None:
-        self._core = _waybill.Controller(
-            context(),
-            listen,
-            job,
-            token_or_default(token),
-            state,
-            ",".join(require),
-            0 if join_timeout is None else int(join_timeout * 1e9),
+        options = _waybill.ControllerOptions(
+            # begin generated from capi/options.toml: arguments of controller
+            listen=listen,
+            job=job,
+            token=token_or_default(token),
+            state=state,
+            required_groups=",".join(require),
+            join_timeout_ns=0 if join_timeout is None else int(join_timeout * 1e9),
+            # end generated
         )
+        self._core = _waybill.Controller(context(), options)
 
     @property
     def address(self) -> str:

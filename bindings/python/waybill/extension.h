@@ -6,6 +6,7 @@
 #define WAYBILL_BINDINGS_PYTHON_WAYBILL_EXTENSION_H_
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -60,6 +61,19 @@ class KeptRegion {
   Kept<Region> region_;  // Destroyed first.
 };
 
+// Options of the C ABI, and the texts that they point to.
+template <typename Struct>
+struct Options {
+  Options() = default;
+  Options(const Options&) = delete;
+  Options& operator=(const Options&) = delete;
+
+  const char* Keep(std::string text) { return texts.emplace_back(std::move(text)).c_str(); }
+
+  Struct c;
+  std::deque<std::string> texts;  // They stay where they are.
+};
+
 // The C ABI's handle as a number, for native code of other modules.
 template <typename Keeper>
 uintptr_t HandleOf(const Keeper& keeper) {
@@ -71,6 +85,7 @@ abi3::Object ToException(waybill_status_t code, uint32_t scope, const std::strin
 
 void AddErrors(abi3::Module& module);
 void AddContext(abi3::Module& module);
+void AddOptions(abi3::Module& module);
 void AddQueue(abi3::Module& module);
 void AddMemory(abi3::Module& module);
 void AddManifest(abi3::Module& module);

@@ -12,6 +12,7 @@ WAYBILL_ABI3_MODULE(_waybill, "waybill._waybill", module) {
   module.Function<"dtype_name", &waybill_dtype_name, "dtype">();
   waybill::python::AddErrors(module);
   waybill::python::AddContext(module);
+  waybill::python::AddOptions(module);
   waybill::python::AddQueue(module);
   waybill::python::AddMemory(module);
   waybill::python::AddManifest(module);

@@ -30,7 +30,7 @@ _MOST_UNREAD = 1000
 class Rank:
     """A member of a job. It adds what it holds, joins, and leaves."""
 
-    def __init__(self, identity: _waybill.Identity, world: int | None) -> None:
+    def __init__(self, identity: _waybill.RankOptions, world: int | None) -> None:
         self._identity = identity
         self._launched_as = os.environ.get("WORLD_SIZE") if world is None else None
         self._process = os.getpid()

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Trainers, workers, their updates and snapshots.
-#include <bit>
-
 #include "bindings/python/waybill/extension.h"
 
 namespace waybill::python {
@@ -14,37 +12,6 @@ using KeptUpdate = Kept<Update>;
 using KeptWorker = Kept<Worker>;
 using KeptSnapshot = Kept<Snapshot>;
 
-// The options of a rank, and the text that they point to.
-class Identity {
- public:
-  Identity(std::string controller, std::string job, std::string token, std::string group,
-           uint32_t rank, uint32_t world, std::string fabric, std::string host, std::string nics,
-           uint32_t gid_index, uint32_t ack_timeout, uint32_t traffic_class, std::string rack)
-      : text_{std::move(controller), std::move(job),  std::move(token), std::move(group),
-              std::move(fabric),     std::move(host), std::move(nics),  std::move(rack)} {
-    options_.controller = text_[0].c_str();
-    options_.job = text_[1].c_str();
-    options_.token = text_[2].c_str();
-    options_.group = text_[3].c_str();
-    options_.fabric = text_[4].c_str();
-    options_.host = text_[5].c_str();
-    options_.nics = text_[6].c_str();
-    options_.rank = rank;
-    options_.world = world;
-    options_.gid_index = gid_index;
-    options_.ack_timeout = ack_timeout;
-    options_.traffic_class = traffic_class;
-    options_.rack = text_[7].c_str();
-  }
-  Identity(const Identity&) = delete;
-
-  const waybill_rank_options_t* get() const { return &options_; }
-
- private:
-  const std::vector<std::string> text_;
-  waybill_rank_options_t options_ = WAYBILL_RANK_OPTIONS_INIT;
-};
-
 using Regions = std::vector<std::shared_ptr<KeptRegion>>;
 
 std::vector<waybill_region_t*> HandlesOf(const Regions& regions) {
@@ -54,56 +21,44 @@ std::vector<waybill_region_t*> HandlesOf(const Regions& regions) {
   return handles;
 }
 
-std::unique_ptr<KeptTrainer> MakeTrainer(const KeptContext& context, const Identity& identity,
+std::unique_ptr<KeptTrainer> MakeTrainer(const KeptContext& context,
+                                         const Options<waybill_rank_options_t>& identity,
+                                         const Options<waybill_trainer_options_t>& given,
                                          const KeptManifest& manifest, const Regions& regions,
-                                         const KeptQueue& queue, uint64_t ring_bytes,
-                                         uint32_t stage_threads) {
+                                         const KeptQueue& queue) {
   const std::vector<waybill_region_t*> handles = HandlesOf(regions);
-  waybill_trainer_options_t options = WAYBILL_TRAINER_OPTIONS_INIT;
-  options.rank = identity.get();
+  waybill_trainer_options_t options = given.c;
+  options.rank = &identity.c;
   options.manifest = manifest.get();
   options.regions = handles.data();
   options.region_count = static_cast<uint32_t>(handles.size());
   options.queue = queue.get();
-  options.ring_bytes = ring_bytes;
-  options.stage_threads = stage_threads;
   return std::make_unique<KeptTrainer>(
       Make<Trainer>(waybill_trainer_create, context.get(), &options));
 }
 
-std::unique_ptr<KeptWorker> MakeWorker(const KeptContext& context, const Identity& identity,
+// `also_ask`: what the binding asks of its own accord.
+std::unique_ptr<KeptWorker> MakeWorker(const KeptContext& context,
+                                       const Options<waybill_rank_options_t>& identity,
+                                       const Options<waybill_worker_options_t>& given,
                                        const KeptManifest& manifest, const Regions& regions,
-                                       const KeptQueue& queue, uint32_t mode, uint32_t ask,
-                                       uint32_t verify_threads, bool catch_up,
-                                       std::optional<uint32_t> gpu) {
+                                       const KeptQueue& queue, uint32_t also_ask) {
   const std::vector<waybill_region_t*> handles = HandlesOf(regions);
-  waybill_worker_options_t options = WAYBILL_WORKER_OPTIONS_INIT;
-  options.rank = identity.get();
+  waybill_worker_options_t options = given.c;
+  options.rank = &identity.c;
   options.manifest = manifest.get();
   options.regions = handles.data();
   options.region_count = static_cast<uint32_t>(handles.size());
-  options.mode = mode;
-  options.ask = ask;
-  options.verify_threads = verify_threads;
-  options.no_catch_up = catch_up ? 0 : 1;
-  options.gpu = gpu ? *gpu + 1 : 0;
   options.queue = queue.get();
+  options.ask |= also_ask;
   return std::make_unique<KeptWorker>(Make<Worker>(waybill_worker_create, context.get(), &options));
 }
 
-std::unique_ptr<KeptUpdate> Publish(const KeptTrainer& self, uint64_t version, int64_t deadline_ns,
-                                    bool digests, bool fail_on_nonfinite, bool hold,
-                                    bool hold_commit, uintptr_t after_event, uint64_t token) {
-  waybill_publish_options_t options = WAYBILL_PUBLISH_OPTIONS_INIT;
-  options.version = version;
-  options.deadline_ns = deadline_ns;
-  options.no_digests = digests ? 0 : 1;
-  options.fail_on_nonfinite = fail_on_nonfinite ? 1 : 0;
-  options.hold = hold ? 1 : 0;
-  options.hold_commit = hold_commit ? 1 : 0;
-  options.after_event = std::bit_cast<void*>(after_event);
+std::unique_ptr<KeptUpdate> Publish(const KeptTrainer& self,
+                                    const Options<waybill_publish_options_t>& options,
+                                    uint64_t token) {
   return std::make_unique<KeptUpdate>(
-      Make<Update>(waybill_trainer_publish, self.get(), &options, token));
+      Make<Update>(waybill_trainer_publish, self.get(), &options.c, token));
 }
 
 template <typename Rank, auto ask>
@@ -171,17 +126,6 @@ class SnapshotBytes {
   uint64_t size_bytes_ = 0;
 };
 
-std::unique_ptr<Identity> MakeIdentity(std::string controller, std::string job, std::string token,
-                                       std::string group, uint32_t rank, uint32_t world,
-                                       std::string fabric, std::string host, std::string nics,
-                                       uint32_t gid_index, uint32_t ack_timeout,
-                                       uint32_t traffic_class, std::string rack) {
-  return std::make_unique<Identity>(std::move(controller), std::move(job), std::move(token),
-                                    std::move(group), rank, world, std::move(fabric),
-                                    std::move(host), std::move(nics), gid_index, ack_timeout,
-                                    traffic_class, std::move(rack));
-}
-
 std::shared_ptr<KeptSnapshot> TakeSnapshot(const KeptWorker& self, const std::string& holder) {
   return std::make_shared<KeptSnapshot>(
       Make<Snapshot>(waybill_worker_snapshot, self.get(), holder.c_str()));
@@ -199,15 +143,13 @@ void AddTrainer(abi3::Module& module) {
                       },
                       "reason">();
   abi3::Class<KeptTrainer>(module, "Trainer")
-      .Init<&MakeTrainer, "context", "identity", "manifest", "regions", "queue", "ring_bytes",
-            "stage_threads">()
+      .Init<&MakeTrainer, "context", "identity", "options", "manifest", "regions", "queue">()
       .MethodUnlocked<"join",
                       [](const KeptTrainer& self, int64_t deadline_ns, uint64_t token) {
                         Call(waybill_trainer_join, self.get(), deadline_ns, token);
                       },
                       "deadline_ns", "token">()
-      .MethodUnlocked<"publish", &Publish, "version", "deadline_ns", "digests", "fail_on_nonfinite",
-                      "hold", "hold_commit", "after_event", "token">()
+      .MethodUnlocked<"publish", &Publish, "options", "token">()
       .MethodUnlocked<"release",
                       [](const KeptTrainer& self, uint64_t token) {
                         Call(waybill_trainer_release, self.get(), token);
@@ -229,8 +171,8 @@ void AddTrainer(abi3::Module& module) {
 
 void AddWorker(abi3::Module& module) {
   abi3::Class<KeptWorker>(module, "Worker")
-      .Init<&MakeWorker, "context", "identity", "manifest", "regions", "queue", "mode", "ask",
-            "verify_threads", "catch_up", "gpu">()
+      .Init<&MakeWorker, "context", "identity", "options", "manifest", "regions", "queue",
+            "also_ask">()
       .MethodUnlocked<"join",
                       [](const KeptWorker& self, int64_t deadline_ns, uint64_t token) {
                         Call(waybill_worker_join, self.get(), deadline_ns, token);
@@ -279,9 +221,6 @@ void AddWorker(abi3::Module& module) {
 }  // namespace
 
 void AddRanks(abi3::Module& module) {
-  abi3::Class<Identity>(module, "Identity")
-      .Init<&MakeIdentity, "controller", "job", "token", "group", "rank", "world", "fabric", "host",
-            "nics", "gid_index", "ack_timeout", "traffic_class", "rack">();
   AddTrainer(module);
   AddWorker(module);
 }

@@ -49,40 +49,20 @@ def _number(name: str, by_default: int) -> int:
         raise InvalidArgument(f"{name} is {text!r} in the environment, and no number") from None
 
 
-def identity(
-    controller: str,
-    job: str,
-    token: str | None,
-    group: str,
-    rank: int | None,
-    world: int | None,
-    fabric: str,
-    host: str,
-    nics: str,
-    gid_index: int | None,
-    ack_timeout: int,
-    traffic_class: int,
-    rack: str,
-) -> _waybill.Identity:
-    """Returns who a rank is. What is not given comes from torchrun's environment variables."""
+def world_or_default(world: int | None) -> int:
+    """Returns the given number of ranks, or if it is None that of torchrun's environment, or 1."""
+    return _number("WORLD_SIZE", 1) if world is None else world
+
+
+def rank_or_default(rank: int | None, world: int | None) -> int:
+    """Returns the given rank, or if it is None that of torchrun's environment, or any rank of a larger world."""
+    if rank is not None:
+        return rank
+    return _number("RANK", 0 if world_or_default(world) == 1 else _waybill.ANY_RANK)
+
+
+def checked_fabric(fabric: str) -> str:
+    """Returns the name of a fabric. Raises InvalidArgument if there is none of that name."""
     if fabric not in FABRICS:
         raise InvalidArgument(f"fabric {fabric!r} is none of {', '.join(FABRICS)}")
-    if world is None:
-        world = _number("WORLD_SIZE", 1)
-    if rank is None:
-        rank = _number("RANK", 0 if world == 1 else _waybill.ANY_RANK)
-    return _waybill.Identity(
-        controller,
-        job,
-        token_or_default(token),
-        group,
-        rank,
-        world,
-        fabric,
-        host,
-        nics,
-        0 if gid_index is None else gid_index + 1,
-        ack_timeout,
-        traffic_class,
-        rack,
-    )
+    return fabric

@@ -33,7 +33,7 @@ from waybill.pump import (
     keep,
 )
 from waybill.rank import Rank
-from waybill.runtime import identity
+from waybill.runtime import checked_fabric, rank_or_default, token_or_default, world_or_default
 from waybill.streams import RecordedEvent, check_device, current_stream, wait_for
 
 if TYPE_CHECKING:
@@ -141,17 +141,38 @@ class Publish:
 class Trainer(Rank):
     """A rank that holds new weights, and publishes versions of them.
 
-    controller    Address and port; of several controllers, all addresses, separated by commas.
-    rank, world   Which trainer of how many; None: RANK and WORLD_SIZE, as torchrun sets them, or 0 of 1. Without a
-                  rank and RANK, the controller of a larger world chooses one that nobody has; see `rank`.
-    token         The job's secret, as the controller has it; never sent. None: WAYBILL_TOKEN, or the one
-                  that the processes of this user share on this host.
-    fabric        "auto", "local", "verbs" or "tcp".
-    rack          The name of this host's rack or leaf switch. Links between racks are often oversubscribed, so a worker
-                  gets data that several trainers hold from those in its own rack, as far as the balance of their loads
-                  allows. "": unknown; the rank is then in no rack with any other.
-    ring_bytes    The largest size of the staging ring; 0: 32 MiB, or 128 MiB if tensors are on a device.
-    stage_threads How many threads cast and quantise; 0: 1, or 4 if tensors are on a device.
+    controller     The address and port of the controller; of several controllers, all addresses,
+                   separated by commas. The rank finds the one that leads. Default:
+                   "127.0.0.1:7070".
+    job            The name of the job. Default: "waybill".
+    token          The job's secret, as the controller has it. It is never sent. Default:
+                   WAYBILL_TOKEN, or the one that the processes of this user share on this host.
+    rank           The index of this rank, from 0 to world - 1; workers count within their group.
+                   Default: RANK, as torchrun sets it, or 0 in a world of 1, or one that the
+                   controller chooses (the property `rank` says which).
+    world          How many trainers, or how many workers of the group, there are. Default:
+                   WORLD_SIZE, as torchrun sets it, or 1.
+    fabric         How the rank reaches its peers: "local", "verbs" or "tcp"; or "auto", which takes
+                   for each peer the best one that has carried an empty write. Default: "auto".
+    host           This host's numeric address. Default: the one from which it reaches the
+                   controller.
+    nics           The RDMA NICs to use, in the order of their rails, separated by commas: "mlx5_0",
+                   or "mlx5_0:2" for its second port, or "mlx5_0=3" with its GID index 3. Default:
+                   every active port; of a rank with tensors on a GPU, those that are nearest to it
+                   by PCIe, and every one where the kernel does not tell where they are.
+    gid_index      The GID index of every port. Default: chosen by the rule that `waybill doctor`
+                   explains.
+    ack_timeout    The timeout N of queue pairs, 1 to 31: a lost packet is sent again after 4.096 us
+                   times 2^N. Default: 14, or 18 on SoftRoCE.
+    traffic_class  The traffic class of RoCE packets: DSCP times 4, plus ECN.
+    rack           The name of this host's rack or leaf switch. Links between racks are often
+                   oversubscribed, so a worker gets data that several trainers hold from those in
+                   its own rack, as far as the balance of their loads allows. Default: unknown; the
+                   rank is then in no rack with any other.
+    stage_threads  How many threads cast and quantise. Default: 1, or 4 if the regions are GPU
+                   memory.
+    ring_bytes     The largest size of the staging ring. Default: 32 MiB, or 128 MiB if the regions
+                   are GPU memory.
 
     >>> with Trainer(rank=0, world=1) as trainer:
     ...     trainer.add("weight", memoryview(bytearray(24)).cast("f"))
@@ -159,12 +180,13 @@ class Trainer(Rank):
 
     def __init__(
         self,
+        # begin generated from capi/options.toml: parameters of rank and trainer
         controller: str = "",
         *,
         job: str = "",
+        token: str | None = None,
         rank: int | None = None,
         world: int | None = None,
-        token: str | None = None,
         fabric: str = "auto",
         host: str = "",
         nics: str = "",
@@ -172,18 +194,34 @@ class Trainer(Rank):
         ack_timeout: int = 0,
         traffic_class: int = 0,
         rack: str = "",
-        ring_bytes: int = 0,
         stage_threads: int = 0,
+        ring_bytes: int = 0,
+        # end generated
     ) -> None:
-        super().__init__(
-            identity(
-                controller, job, token, "", rank, world, fabric, host, nics, gid_index, ack_timeout,
-                traffic_class, rack,
-            ),
-            world,
-        )  # fmt: skip
-        self._ring_bytes = ring_bytes
-        self._stage_threads = stage_threads
+        identity = _waybill.RankOptions(
+            # begin generated from capi/options.toml: arguments of rank in trainer
+            controller=controller,
+            job=job,
+            token=token_or_default(token),
+            group="",
+            rank=rank_or_default(rank, world),
+            world=world_or_default(world),
+            fabric=checked_fabric(fabric),
+            host=host,
+            nics=nics,
+            gid_index=0 if gid_index is None else gid_index + 1,
+            ack_timeout=ack_timeout,
+            traffic_class=traffic_class,
+            rack=rack,
+            # end generated
+        )
+        super().__init__(identity, world)
+        self._options = _waybill.TrainerOptions(
+            # begin generated from capi/options.toml: arguments of trainer
+            stage_threads=stage_threads,
+            ring_bytes=ring_bytes,
+            # end generated
+        )
         self._on_device: Memory | None = None  # Some memory that is, once it is lent.
         self._publishes: list[Publish] = []  # Undecided, in the order of the calls.
         # Was sent, and no group shows it; or a tensor changed before it was sent.
@@ -293,11 +331,10 @@ class Trainer(Rank):
         return _waybill.Trainer(
             self._context,
             self._identity,
+            self._options,
             manifest,
             self._regions,
             self._pump.queue,
-            self._ring_bytes,
-            self._stage_threads,
         )
 
     def _release(self) -> None:
@@ -347,33 +384,43 @@ class Trainer(Rank):
 
     def publish_async(
         self,
+        # begin generated from capi/options.toml: parameters of publish
         version: int,
         *,
         deadline: float | None = None,
         digests: bool = True,
         fail_on_nonfinite: bool = False,
         hold: bool = False,
-        hold_commit: bool = False,
         stream: Any = None,
+        hold_commit: bool = False,
+        # end generated
     ) -> Publish:
         """Begins to send a version; every trainer of the job publishes the same one.
 
         The tensors must not change until `sent` of what it returns, or with `hold` until release().
 
-        version            A version later than what is committed.
-        deadline           In seconds from now; None: 60.
-        digests            Whether workers verify what arrives, and replicas are compared.
-        fail_on_nonfinite  Whether the version fails if NaNs or infinities are quantised.
-        hold               Whether the version is held: groups that have missed it, and to which no other group can
-                           lend it, get it from the trainers, if all of them hold it. It also completes versions
-                           whose other trainers die after this one has sent its part.
-        hold_commit        Whether groups that have all of the version wait for commit() or abort() of what this
-                           returns, at most until the deadline. The first word of any trainer counts; all trainers
-                           set it alike.
-        stream             The work that has to be done before the weights are read: a torch.cuda.Stream, an event
-                           (torch.cuda.Event, or the address of a CUevent), or anything with synchronize(). If
-                           tensors are on a device, the call does not wait for it; otherwise it does, for copies
-                           to the host. None: the current stream of the device that torch tensors are on.
+        version            The version, which must be greater than the committed one.
+        deadline           The time at which the publish ends at the latest, in seconds from now.
+                           Default: 60 s from now.
+        digests            False: workers do not verify what arrives, and replicas are not compared.
+        fail_on_nonfinite  True: a group does not show the version if NaNs or infinities are among
+                           the elements that this trainer quantises for it. Other groups may show
+                           it.
+        hold               True: the memory stays as it is after the publish, until release(). A
+                           group that has missed the version, and to which no other group can lend
+                           it, gets it from the trainers, if all of them hold it. Versions whose
+                           other trainers die after this one has sent its part are completed, too.
+        stream             The work that has to be done before the weights are read: a
+                           torch.cuda.Stream, an event (torch.cuda.Event, or the address of a
+                           CUevent), or anything with synchronize(). If tensors are on a device, the
+                           call does not wait for it; otherwise it does, for copies to the host.
+                           Default: the current stream of the device that torch tensors are on.
+        hold_commit        True: a group that has all of the version, verified, waits undecided, at
+                           most until the deadline. Once every group waits or has given the version
+                           up, `arrived` ends: commit() of what this returns makes the groups show
+                           it, abort() makes them keep what they show. The first answer of any
+                           trainer counts. A trainer that loses the controller in the meantime
+                           cannot answer any more. All trainers set it alike.
 
         A publish waits its turn within its own deadline: it begins once the version before it is sent, and in
         a group once that has decided. It also waits for a controller that is lost to come back.
@@ -390,7 +437,17 @@ class Trainer(Rank):
         if moved is not None:
             raise FailedPrecondition(f"publish version {version}: {moved}")
         after = self._event(stream)
-        until = deadline_ns(deadline)
+        options = _waybill.PublishOptions(
+            # begin generated from capi/options.toml: arguments of publish
+            version=version,
+            deadline_ns=deadline_ns(deadline),
+            no_digests=not digests,
+            fail_on_nonfinite=fail_on_nonfinite,
+            hold=hold,
+            after_event=0 if after is None else after.address,
+            hold_commit=hold_commit,
+            # end generated
+        )
 
         changes = [torch_changes(tensor) for tensor in self._counted.values()]
 
@@ -416,9 +473,7 @@ class Trainer(Rank):
         publish = Publish(self._pump, version, Call(on_sent), decided_by)
 
         def start(token: int) -> None:
-            address = 0 if after is None else after.address
-            options = (version, until, digests, fail_on_nonfinite, hold, hold_commit)
-            keep(publish._updates, core.publish, *options, address, token)
+            keep(publish._updates, core.publish, options, token)
 
         try:
             with self._pump.turn:  # Events of this publish come after it is known.
@@ -461,14 +516,16 @@ class Trainer(Rank):
 
     def publish(
         self,
+        # begin generated from capi/options.toml: parameters of publish
         version: int,
         *,
         deadline: float | None = None,
         digests: bool = True,
         fail_on_nonfinite: bool = False,
         hold: bool = False,
-        hold_commit: bool = False,
         stream: Any = None,
+        hold_commit: bool = False,
+        # end generated
     ) -> Publish:
         """Does the same as publish_async(), and returns when the version is sent: the tensors may change again.
 
@@ -482,12 +539,14 @@ class Trainer(Rank):
         try:
             publish = self.publish_async(
                 version,
+                # begin generated from capi/options.toml: passed of publish
                 deadline=deadline,
                 digests=digests,
                 fail_on_nonfinite=fail_on_nonfinite,
                 hold=hold,
-                hold_commit=hold_commit,
                 stream=stream,
+                hold_commit=hold_commit,
+                # end generated
             )
             self._pump.wait(publish._sent)
         except KeyboardInterrupt:

@@ -29,7 +29,7 @@ from waybill.parts import AnyPart, Part
 from waybill.placements import boxes_of, is_dtensor
 from waybill.pump import ARRIVED, PREPARE, SLICE_SECONDS, keep
 from waybill.rank import Rank
-from waybill.runtime import identity
+from waybill.runtime import checked_fabric, rank_or_default, token_or_default, world_or_default
 from waybill.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -40,6 +40,34 @@ ASKS = {"prepare": 1, "arrived": 2, "commit": 4}
 # The questions at which a worker checks that torch tensors have not moved, by their events.
 _CHECKED = {PREPARE: ASKS["prepare"], ARRIVED: ASKS["arrived"]}
 _ALL_CHECKED = sum(_CHECKED.values())
+
+
+def mode_number(mode: str) -> int:
+    """Returns the C ABI's number of a mode."""
+    if mode not in MODES:
+        raise InvalidArgument(f"mode {mode!r} is none of {', '.join(MODES)}")
+    return MODES[mode]
+
+
+def gpu_number(gpu: int | None) -> int:
+    """Returns the C ABI's number of a GPU, or 0 for the host's memory."""
+    if gpu is None:
+        return 0
+    if gpu < 0:
+        raise InvalidArgument(f"gpu is {gpu}, less than 0")
+    return gpu + 1
+
+
+def ask_bits(ask: Iterable[str] | None, mode: str) -> int:
+    """Returns the C ABI's bits of the events that are asked, or of those that a mode needs by default."""
+    if ask is None:
+        ask = ("prepare", "commit") if mode == "in-place" else ()
+    bits = 0
+    for event in ask:
+        if event not in ASKS:
+            raise InvalidArgument(f"ask has {event!r}, which is none of {', '.join(ASKS)}")
+        bits |= ASKS[event]
+    return bits
 
 
 class State(NamedTuple):
@@ -107,25 +135,52 @@ def _attend(queue: _waybill.Queue, reference: weakref.ref[Worker]) -> None:
 class Worker(Rank):
     """An inference rank.
 
-    controller    Address and port; of several controllers, all addresses, separated by commas.
-    rank, world   Which worker of how many in the group; None: RANK and WORLD_SIZE, as torchrun sets them, or 0 of 1. Without a
-                  rank and RANK, the controller of a larger world chooses one that nobody has; see `rank`.
-    group         The name of the group, whose workers switch versions together.
-    token         The job's secret, as the controller has it; never sent. None: WAYBILL_TOKEN, or the one
-                  that the processes of this user share on this host.
-    mode          "shadow": Waybill has two buffers, and a commit shows the other one; read it by snapshot().
-                  "shadow-copy": a commit copies into the tensors that were added. Read them within `with reading():`.
-                  "in-place": updates are written to these tensors directly, while the engine is paused.
-    ask           The events whose answer an update waits for: "prepare", "arrived", "commit"; None: prepare and
-                  commit in place, otherwise none.
-    fabric        "auto", "local", "verbs" or "tcp".
-    rack          The name of this host's rack or leaf switch. Links between racks are often oversubscribed, so a worker
-                  gets data that several trainers hold from those in its own rack, as far as the balance of their loads
-                  allows. "": unknown; the rank is then in no rack with any other.
-    catch_up      A worker whose group has missed a version gets it from another group that shows it, as an update
-                  like any other, soon after it has joined. False: it waits for the next publish.
-    gpu           The GPU, as torch counts them, in whose memory Waybill allocates buffers, to which the network then
-                  writes. None: the host's memory.
+    controller      The address and port of the controller; of several controllers, all addresses,
+                    separated by commas. The rank finds the one that leads. Default:
+                    "127.0.0.1:7070".
+    job             The name of the job. Default: "waybill".
+    token           The job's secret, as the controller has it. It is never sent. Default:
+                    WAYBILL_TOKEN, or the one that the processes of this user share on this host.
+    group           The name of a worker's group, whose workers switch versions together. Trainers
+                    have none. Default: "all".
+    rank            The index of this rank, from 0 to world - 1; workers count within their group.
+                    Default: RANK, as torchrun sets it, or 0 in a world of 1, or one that the
+                    controller chooses (the property `rank` says which).
+    world           How many trainers, or how many workers of the group, there are. Default:
+                    WORLD_SIZE, as torchrun sets it, or 1.
+    fabric          How the rank reaches its peers: "local", "verbs" or "tcp"; or "auto", which
+                    takes for each peer the best one that has carried an empty write. Default:
+                    "auto".
+    host            This host's numeric address. Default: the one from which it reaches the
+                    controller.
+    nics            The RDMA NICs to use, in the order of their rails, separated by commas:
+                    "mlx5_0", or "mlx5_0:2" for its second port, or "mlx5_0=3" with its GID index 3.
+                    Default: every active port; of a rank with tensors on a GPU, those that are
+                    nearest to it by PCIe, and every one where the kernel does not tell where they
+                    are.
+    gid_index       The GID index of every port. Default: chosen by the rule that `waybill doctor`
+                    explains.
+    ack_timeout     The timeout N of queue pairs, 1 to 31: a lost packet is sent again after 4.096
+                    us times 2^N. Default: 14, or 18 on SoftRoCE.
+    traffic_class   The traffic class of RoCE packets: DSCP times 4, plus ECN.
+    rack            The name of this host's rack or leaf switch. Links between racks are often
+                    oversubscribed, so a worker gets data that several trainers hold from those in
+                    its own rack, as far as the balance of their loads allows. Default: unknown; the
+                    rank is then in no rack with any other.
+    mode            How the worker holds versions. "shadow": Waybill has two buffers, and a commit
+                    shows the other one; read it by snapshot(). "shadow-copy": a commit copies into
+                    the tensors that were added; read them within `with reading():`. "in-place":
+                    updates are written to these tensors directly, while the engine is paused.
+                    Default: "shadow".
+    ask             The events whose answer an update waits for: "prepare", "arrived", "commit".
+                    Default: prepare and commit in place, otherwise none.
+    verify_threads  How many threads verify what arrives. Default: 1, or 4 if the worker receives on
+                    a GPU.
+    catch_up        A worker whose group has missed a version gets it from another group that shows
+                    it, as an update like any other, soon after it has joined. False: it waits for
+                    the next publish.
+    gpu             The index of a GPU. Waybill allocates buffers in its memory, to which the
+                    network then writes. Default: the host's memory.
 
     >>> with Worker(rank=0, world=1, mode="shadow") as worker:
     ...     worker.add("weight", shape=(4, 3), dtype="bfloat16")
@@ -133,15 +188,14 @@ class Worker(Rank):
 
     def __init__(
         self,
+        # begin generated from capi/options.toml: parameters of rank and worker
         controller: str = "",
         *,
         job: str = "",
+        token: str | None = None,
         group: str = "",
         rank: int | None = None,
         world: int | None = None,
-        token: str | None = None,
-        mode: str = "shadow",
-        ask: Iterable[str] | None = None,
         fabric: str = "auto",
         host: str = "",
         nics: str = "",
@@ -149,30 +203,43 @@ class Worker(Rank):
         ack_timeout: int = 0,
         traffic_class: int = 0,
         rack: str = "",
+        mode: str = "shadow",
+        ask: Iterable[str] | None = None,
         verify_threads: int = 0,
         catch_up: bool = True,
         gpu: int | None = None,
+        # end generated
     ) -> None:
-        super().__init__(
-            identity(
-                controller, job, token, group, rank, world, fabric, host, nics, gid_index, ack_timeout,
-                traffic_class, rack,
-            ),
-            world,
-        )  # fmt: skip
-        if mode not in MODES:
-            raise InvalidArgument(f"mode {mode!r} is none of {', '.join(MODES)}")
-        if ask is None:
-            ask = ("prepare", "commit") if mode == "in-place" else ()
-        asked = tuple(ask)
-        for event in asked:
-            if event not in ASKS:
-                raise InvalidArgument(f"ask has {event!r}, which is none of {', '.join(ASKS)}")
+        identity = _waybill.RankOptions(
+            # begin generated from capi/options.toml: arguments of rank in worker
+            controller=controller,
+            job=job,
+            token=token_or_default(token),
+            group=group,
+            rank=rank_or_default(rank, world),
+            world=world_or_default(world),
+            fabric=checked_fabric(fabric),
+            host=host,
+            nics=nics,
+            gid_index=0 if gid_index is None else gid_index + 1,
+            ack_timeout=ack_timeout,
+            traffic_class=traffic_class,
+            rack=rack,
+            # end generated
+        )
+        super().__init__(identity, world)
+        self._mode = mode_number(mode)
+        self._ask = ask_bits(ask, mode)
+        self._options = _waybill.WorkerOptions(
+            # begin generated from capi/options.toml: arguments of worker
+            mode=self._mode,
+            ask=self._ask,
+            verify_threads=verify_threads,
+            no_catch_up=not catch_up,
+            gpu=gpu_number(gpu),
+            # end generated
+        )
         self._controller, self._token = controller, token
-        self._mode = MODES[mode]
-        self._ask = sum(ASKS[event] for event in set(asked))
-        self._verify_threads = verify_threads
-        self._catch_up = catch_up
         self._gpu = gpu
         self._received_version = 0  # The newest version whose Commit receive() has answered.
 
@@ -409,20 +476,17 @@ class Worker(Rank):
             manifest, self._regions = self._holdings.build_in_memory(self._context, to_write=True)
         else:
             manifest = self._holdings.build_for_allocation()
-        ask = self._ask | _ALL_CHECKED if self._watched else self._ask
+        also_ask = _ALL_CHECKED if self._watched else 0
         core = _waybill.Worker(
             self._context,
             self._identity,
+            self._options,
             manifest,
             self._regions,
             self._pump.queue,
-            self._mode,
-            ask,
-            self._verify_threads,
-            self._catch_up,
-            self._gpu,
+            also_ask,
         )
-        if ask != self._ask:
+        if also_ask & ~self._ask:
             arguments = (self._pump.queue, weakref.ref(self))
             threading.Thread(target=_attend, args=arguments, name="waybill", daemon=True).start()
         return core

@@ -3,30 +3,9 @@
 //! What plans for a job and decides commits.
 
 use std::ffi::c_char;
-use std::time::Duration;
 
-use crate::ffi::{self, c_text, Handle};
-use crate::{Context, Deadline, Result};
-
-/// The options of a controller. The defaults are fine.
-#[derive(Clone, Default)]
-pub struct ControllerOptions {
-    /// None: the default one.
-    pub context: Option<Context>,
-    /// Address and port; port 0 takes a free one. `""`: `"127.0.0.1:7070"`.
-    pub listen: String,
-    /// `""`: `"waybill"`.
-    pub job: String,
-    /// The job's secret, never sent; needed beyond loopback. Empty: this user's own.
-    pub token: String,
-    /// The file that keeps decisions; `""`: they are lost with this process.
-    pub state: String,
-    /// The groups without which no version is published. A publish goes without any other group
-    /// that is not whole.
-    pub required_groups: Vec<String>,
-    /// How long ranks wait for the others; zero: 120 s.
-    pub join_timeout: Duration,
-}
+use crate::ffi::{self, c_text, Handle, Texts};
+use crate::{Context, ControllerOptions, Deadline, Result};
 
 /// Plans for a job and decides commits, in this process, until it is dropped: ranks are told then,
 /// which takes a second at most.
@@ -39,25 +18,11 @@ impl Controller {
     /// Starts serving.
     pub fn start(options: &ControllerOptions) -> Result<Controller> {
         let context = Context::or_default(&options.context)?;
-        let [listen, job, token, state, required] = [
-            &options.listen,
-            &options.job,
-            &options.token,
-            &options.state,
-            &options.required_groups.join(","),
-        ]
-        .map(|text| c_text(text));
-        let options = ffi::waybill_controller_options_t {
-            listen: listen.as_ptr(),
-            job: job.as_ptr(),
-            token: token.as_ptr(),
-            state: state.as_ptr(),
-            required_groups: required.as_ptr(),
-            join_timeout_ns: i64::try_from(options.join_timeout.as_nanos()).unwrap_or(i64::MAX),
-            ..Default::default()
-        };
+        let mut texts = Texts::default();
+        let mut c = ffi::waybill_controller_options_t::default();
+        options.write_to(&mut c, &mut texts);
         let handle = ffi::make(|out, error| unsafe {
-            ffi::waybill_controller_start(context.handle(), &options, out, error)
+            ffi::waybill_controller_start(context.handle(), &c, out, error)
         })?;
         let address = ffi::make_text(|out, error| unsafe {
             ffi::waybill_controller_address(handle.get(), out, error)

@@ -10,6 +10,7 @@ use std::ffi::{c_char, CStr, CString};
 use std::mem;
 use std::ptr::{null, null_mut};
 use std::slice;
+use std::time::Duration;
 
 use crate::{Error, Result};
 
@@ -190,6 +191,25 @@ pub(crate) fn c_text(text: &str) -> CString {
         .map(|b| if b == 0 { 0xff } else { b })
         .collect();
     CString::new(bytes).expect("there is no zero byte")
+}
+
+/// The texts that an options struct of C points to.
+#[derive(Default)]
+pub(crate) struct Texts(Vec<CString>);
+
+impl Texts {
+    /// Returns a text for C, which lives as long as this value.
+    pub(crate) fn lend(&mut self, text: &str) -> *const c_char {
+        let text = c_text(text);
+        let begin = text.as_ptr();
+        self.0.push(text);
+        begin
+    }
+}
+
+/// Returns a duration for C, as long as C can count.
+pub(crate) fn nanoseconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
 /// Reads a text of the library.

@@ -21,6 +21,7 @@ mod event;
 mod ffi;
 mod layout;
 mod manifest;
+mod options;
 mod plan;
 mod rank;
 mod region;
@@ -30,19 +31,20 @@ mod trainer;
 mod worker;
 
 pub use context::{Context, LogLevel};
-pub use controller::{job_tensors, query_controller, Controller, ControllerOptions};
+pub use controller::{job_tensors, query_controller, Controller};
 pub use deadline::{now_ns, Deadline};
 pub use error::{Code, Error, Result, Scope};
 pub use event::{Event, Notice};
 pub use layout::{Layout, WorkerLayout};
 pub use manifest::{quantisation_named, Content, DType, Manifest, Padding, Quantisation, Shard};
+pub use options::{ControllerOptions, PublishOptions, RankOptions, TrainerOptions, WorkerOptions};
 pub use plan::{Plan, PlanSummary};
-pub use rank::{Progress, RankOptions, Stage, ANY_RANK};
+pub use rank::{Progress, Stage, ANY_RANK};
 pub use region::{Element, Lent, MemoryKind, RawMemory, Reading, Region, Writing};
 #[cfg(feature = "stream")]
 pub use stream::Events;
-pub use trainer::{CudaEvent, PublishOptions, Trainer, TrainerOptions, Update};
-pub use worker::{Ask, Mode, Snapshot, Worker, WorkerOptions, WorkerState};
+pub use trainer::{CudaEvent, Trainer, Update};
+pub use worker::{Ask, Mode, Snapshot, Worker, WorkerState};
 
 /// The version of the library that is loaded: `"MAJOR.MINOR.PATCH"`.
 pub fn version() -> &'static str {

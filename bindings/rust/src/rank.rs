@@ -9,84 +9,22 @@ use std::task::Waker;
 use std::time::Instant;
 
 use crate::event::{Event, RawEvent};
-use crate::ffi::{self, c_text, Handle, Object};
+use crate::ffi::{self, Handle, Object, Texts};
 use crate::region::Held;
-use crate::{Code, Context, Deadline, Error, Result};
+use crate::{Code, Context, Deadline, Error, RankOptions, Result};
 
 /// Any rank that nobody has, of those that the world has.
 pub const ANY_RANK: u32 = ffi::WAYBILL_ANY_RANK;
 
-/// Who a rank is, and how it reaches others. Declared, never inferred.
-#[derive(Clone, Debug, Default)]
-pub struct RankOptions {
-    /// Address and port; `""`: `"127.0.0.1:7070"`. Of several controllers, all addresses, separated by
-    /// commas.
-    pub controller: String,
-    /// `""`: `"waybill"`.
-    pub job: String,
-    /// The token that the controller demands.
-    pub token: String,
-    /// The group of a worker; workers of one group switch together. `""`: `"all"`.
-    pub group: String,
-    /// The index of this rank; the first is 0. A worker's counts within its group. With [`ANY_RANK`]
-    /// the controller chooses one that nobody has; `describe()` says which.
-    pub rank: u32,
-    /// How many trainers, or how many workers of the group, there are; 0: 1.
-    pub world: u32,
-    /// `"auto"` or `""`, `"local"`, `"verbs"`, `"tcp"`.
-    pub fabric: String,
-    /// This host's numeric address; `""`: as seen on the way to the controller.
-    pub host: String,
-    /// RDMA devices, `"mlx5_0"` or `"mlx5_1:2"`; none: every active port, or those nearest
-    /// to the tensors' GPU.
-    pub nics: Vec<String>,
-    /// 1 + the index; 0: by rule.
-    pub gid_index: u32,
-    /// The ACK timeout of queue pairs, 1 to 31; 0: 14, and 18 on SoftRoCE.
-    pub ack_timeout: u32,
-    /// The traffic class of RoCE packets.
-    pub traffic_class: u32,
-    /// The name of this host's rack or leaf switch. Links between racks are often oversubscribed, so
-    /// a worker gets data that several trainers hold from those in its own rack, as far as the balance
-    /// of their loads allows. `""`: unknown; the rank is then in no rack with any other.
-    pub rack: String,
-}
-
 impl RankOptions {
-    /// The texts of the options live during the call only.
-    pub(crate) fn with_c<R>(
-        &self,
-        user: u64,
-        call: impl FnOnce(&ffi::waybill_rank_options_t) -> R,
-    ) -> R {
-        let [controller, job, token, group, fabric, host, nics, rack] = [
-            &self.controller,
-            &self.job,
-            &self.token,
-            &self.group,
-            &self.fabric,
-            &self.host,
-            &self.nics.join(","),
-            &self.rack,
-        ]
-        .map(|text| c_text(text));
-        call(&ffi::waybill_rank_options_t {
-            controller: controller.as_ptr(),
-            job: job.as_ptr(),
-            token: token.as_ptr(),
-            group: group.as_ptr(),
-            rank: self.rank,
-            world: self.world,
-            fabric: fabric.as_ptr(),
-            host: host.as_ptr(),
-            nics: nics.as_ptr(),
-            gid_index: self.gid_index,
-            ack_timeout: self.ack_timeout,
-            traffic_class: self.traffic_class,
-            rack: rack.as_ptr(),
+    /// Returns the options for C. `texts` has to live as long.
+    pub(crate) fn to_c(&self, user: u64, texts: &mut Texts) -> ffi::waybill_rank_options_t {
+        let mut c = ffi::waybill_rank_options_t {
             user,
             ..Default::default()
-        })
+        };
+        self.write_to(&mut c, texts);
+        c
     }
 }
 

@@ -7,48 +7,13 @@ use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex};
 
-use crate::ffi::{self, c_text, Handle};
+use crate::ffi::{self, c_text, Handle, Texts};
 use crate::rank::{Call, Outcomes, Rank};
 use crate::region::{self, Held};
-use crate::{Context, Deadline, Event, Lent, Manifest, Progress, RankOptions, Result};
-
-/// The options of a trainer. The defaults are fine.
-#[derive(Clone, Default)]
-pub struct TrainerOptions {
-    /// None: the default one.
-    pub context: Option<Context>,
-    /// 0: 1.
-    pub stage_threads: u32,
-    /// The largest size of the staging ring; 0: 32 MiB, or 128 MiB if the regions are GPU memory.
-    pub ring_bytes: u64,
-}
-
-/// The options of a publish. The defaults are fine.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct PublishOptions {
-    /// By default 60 s from now.
-    pub deadline: Deadline,
-    /// If true, the publish lasts, and the memory is lent, until all groups have decided; otherwise
-    /// until the version is sent. An error is the first one of a group; [`Update::outcomes`] says which
-    /// groups show the version all the same.
-    pub until_committed: bool,
-    /// If true, what arrives is not verified, and replicas are not compared.
-    pub no_digests: bool,
-    /// If true, the version fails if NaNs or infinities are quantised.
-    pub fail_on_nonfinite: bool,
-    /// If true, the memory is lent until [`Trainer::release`], also if the publish fails: groups that
-    /// have missed the version, and to which no other group can lend it, get it from the trainers,
-    /// if all of them hold it.
-    pub hold: bool,
-    /// If true, a group that has all of it, verified, waits, at most until the deadline. Each trainer
-    /// gets [`Event::Arrived`] once every group waits or has given the version up: accepting it makes
-    /// the groups show the version, refusing it makes them keep what they show. The first answer of any
-    /// trainer counts. All trainers set it alike.
-    pub hold_commit: bool,
-    /// The regions, some of which are memory of a device, are not read before what it was last
-    /// recorded behind is done.
-    pub after_event: Option<CudaEvent>,
-}
+use crate::{
+    Context, Deadline, Event, Lent, Manifest, Progress, PublishOptions, RankOptions, Result,
+    TrainerOptions,
+};
 
 /// A CUDA event of the caller's: a `CUevent`, which `cudaEvent_t` is too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +29,7 @@ impl CudaEvent {
         Self(event.as_ptr().expose_provenance())
     }
 
-    fn to_c(self) -> *mut c_void {
+    pub(crate) fn to_c(self) -> *mut c_void {
         ptr::with_exposed_provenance_mut(self.0)
     }
 }
@@ -89,20 +54,19 @@ impl Trainer {
         let context = Context::or_default(&options.context)?;
         let handles = region::handles(regions);
         let rank = Rank::create(context, |context, user| {
-            rank.with_c(user, |rank| {
-                let options = ffi::waybill_trainer_options_t {
-                    rank,
-                    manifest: manifest.handle(),
-                    regions: ffi::begin(&handles),
-                    region_count: handles.len() as u32,
-                    stage_threads: options.stage_threads,
-                    ring_bytes: options.ring_bytes,
-                    queue: context.dispatcher().queue(),
-                    ..Default::default()
-                };
-                ffi::make(|out, error| unsafe {
-                    ffi::waybill_trainer_create(context.handle(), &options, out, error)
-                })
+            let mut texts = Texts::default();
+            let rank = rank.to_c(user, &mut texts);
+            let mut c = ffi::waybill_trainer_options_t {
+                rank: &rank,
+                manifest: manifest.handle(),
+                regions: ffi::begin(&handles),
+                region_count: handles.len() as u32,
+                queue: context.dispatcher().queue(),
+                ..Default::default()
+            };
+            options.write_to(&mut c, &mut texts);
+            ffi::make(|out, error| unsafe {
+                ffi::waybill_trainer_create(context.handle(), &c, out, error)
             })
         })?;
         let held = Held::by_trainer(regions)?;
@@ -136,17 +100,12 @@ impl Trainer {
     /// Publishes without waiting. [`Region::write`](crate::Region::write) waits until the publish has
     /// ended.
     pub fn publish_async(&self, version: u64, options: &PublishOptions) -> Result<Update> {
-        let c = ffi::waybill_publish_options_t {
+        let mut texts = Texts::default();
+        let mut c = ffi::waybill_publish_options_t {
             version,
-            deadline_ns: options.deadline.to_ns(),
-            until_committed: options.until_committed.into(),
-            no_digests: options.no_digests.into(),
-            fail_on_nonfinite: options.fail_on_nonfinite.into(),
-            hold: options.hold.into(),
-            hold_commit: options.hold_commit.into(),
-            after_event: options.after_event.map_or(ptr::null_mut(), CudaEvent::to_c),
             ..Default::default()
         };
+        options.write_to(&mut c, &mut texts);
         if options.hold {
             *self.until_release.lock().unwrap() = Some(self.held.by_publish()?);
         }

@@ -8,11 +8,12 @@ use std::ptr::null;
 use std::slice;
 use std::sync::Arc;
 
-use crate::ffi::{self, c_text, Handle};
+use crate::ffi::{self, c_text, Handle, Texts};
 use crate::rank::Rank;
 use crate::region::{self, Held};
 use crate::{
     Code, Context, Deadline, Element, Error, Event, Lent, Manifest, Progress, RankOptions, Result,
+    WorkerOptions,
 };
 
 /// How a worker changes from one version to the next, and which regions it takes.
@@ -31,6 +32,12 @@ pub enum Mode {
     InPlace = ffi::WAYBILL_MODE_IN_PLACE,
 }
 
+impl Mode {
+    pub(crate) fn to_c(self) -> u32 {
+        self as u32
+    }
+}
+
 /// Which notices an update waits with for [`Notice::accept`](crate::Notice::accept) or
 /// [`Notice::refuse`](crate::Notice::refuse); they are added up by `|`. All else is accepted at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,6 +52,10 @@ impl Ask {
     pub const ARRIVED: Ask = Ask(ffi::WAYBILL_ASK_ARRIVED);
     /// `Event::Commit`.
     pub const COMMIT: Ask = Ask(ffi::WAYBILL_ASK_COMMIT);
+
+    pub(crate) fn to_c(self) -> u32 {
+        self.0
+    }
 }
 
 impl BitOr for Ask {
@@ -52,25 +63,6 @@ impl BitOr for Ask {
     fn bitor(self, other: Ask) -> Ask {
         Ask(self.0 | other.0)
     }
-}
-
-/// The options of a worker. The defaults are fine.
-#[derive(Clone, Default)]
-pub struct WorkerOptions {
-    /// None: the default one.
-    pub context: Option<Context>,
-    /// By default shadow.
-    pub mode: Mode,
-    /// By default nothing.
-    pub ask: Ask,
-    /// 0: 1.
-    pub verify_threads: u32,
-    /// A worker whose group has missed a version gets it from another group that shows it, as an
-    /// update like any other, soon after it has joined. True: it waits for the next publish.
-    pub no_catch_up: bool,
-    /// The GPU in whose memory Waybill allocates buffers, to which the network then writes. None:
-    /// the host's memory.
-    pub gpu: Option<u32>,
 }
 
 /// The state of a worker: what it shows, and what came late.
@@ -115,23 +107,19 @@ impl Worker {
         let context = Context::or_default(&options.context)?;
         let handles = region::handles(regions);
         let rank = Rank::create(context, |context, user| {
-            rank.with_c(user, |rank| {
-                let options = ffi::waybill_worker_options_t {
-                    rank,
-                    manifest: manifest.handle(),
-                    regions: ffi::begin(&handles),
-                    region_count: handles.len() as u32,
-                    mode: options.mode as u32,
-                    ask: options.ask.0,
-                    verify_threads: options.verify_threads,
-                    queue: context.dispatcher().queue(),
-                    no_catch_up: options.no_catch_up.into(),
-                    gpu: options.gpu.map_or(0, |ordinal| ordinal + 1),
-                    ..Default::default()
-                };
-                ffi::make(|out, error| unsafe {
-                    ffi::waybill_worker_create(context.handle(), &options, out, error)
-                })
+            let mut texts = Texts::default();
+            let rank = rank.to_c(user, &mut texts);
+            let mut c = ffi::waybill_worker_options_t {
+                rank: &rank,
+                manifest: manifest.handle(),
+                regions: ffi::begin(&handles),
+                region_count: handles.len() as u32,
+                queue: context.dispatcher().queue(),
+                ..Default::default()
+            };
+            options.write_to(&mut c, &mut texts);
+            ffi::make(|out, error| unsafe {
+                ffi::waybill_worker_create(context.handle(), &c, out, error)
             })
         })?;
         let held = Arc::new(Held::by_worker(regions)?);
