@@ -90,8 +90,8 @@ waybill_status_t waybill_plan_build(const waybill_plan_options_t* options,
     waybill::PlanOptions planning;
     if (read.smallest_piece_bytes != 0) planning.smallest_piece_bytes = read.smallest_piece_bytes;
     waybill::HeldBytes held;
-    const auto from = waybill::capi::Pointers(trainers, held.trainers);
-    const auto to = waybill::capi::Pointers(workers, held.workers);
+    const auto from = waybill::capi::Pointers(trainers, held.senders);
+    const auto to = waybill::capi::Pointers(workers, held.receivers);
     WAYBILL_ASSIGN_OR_RETURN(waybill::Plan plan, waybill::MakePlan(from, to, planning));
     *out_plan = MakeHandle(std::make_shared<PlanObject>(std::move(plan), std::move(held)));
     return absl::OkStatus();
@@ -113,7 +113,7 @@ waybill_status_t waybill_plan_summarise(const waybill_plan_t* plan,
     summary.maxima = counts.maxima;
     summary.maxima_messages = counts.maxima_messages;
     summary.busiest_to_bound = found->plan.balance().ratio();
-    summary.busiest_to_mean = found->plan.balance().trainer_imbalance();
+    summary.busiest_to_mean = found->plan.balance().sender_imbalance();
     waybill::capi::WriteStruct(summary, out_summary);
     return absl::OkStatus();
   });

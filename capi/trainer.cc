@@ -24,7 +24,7 @@ class TrainerObject final : public Rank {
   using Handle = waybill_trainer_t;
   static constexpr Kind kKind = Kind::kTrainer;
 
-  TrainerObject(RankParts parts, Regions regions, const TrainerEngineOptions& engine,
+  TrainerObject(RankParts parts, Regions regions, const SenderEngineOptions& engine,
                 std::shared_ptr<Device> device)
       : Rank(WAYBILL_SOURCE_TRAINER, std::move(parts), std::move(regions), std::move(device)),
         engine_(engine) {}
@@ -183,7 +183,7 @@ class TrainerObject final : public Rank {
     Push(std::move(event));
   }
 
-  const TrainerEngineOptions engine_;
+  const SenderEngineOptions engine_;
   const std::shared_ptr<Shared<TrainerClient>> shared_ = std::make_shared<Shared<TrainerClient>>();
   std::unique_ptr<TrainerClient> client_;
   bool told_unchanged_ = false;  // On the client's thread.
@@ -196,8 +196,8 @@ absl::StatusOr<std::shared_ptr<TrainerObject>> CreateTrainer(
   WAYBILL_ASSIGN_OR_RETURN(Regions regions, FindRegions(options.regions, options.region_count,
                                                         parts.manifest, Access::kRead));
   WAYBILL_ASSIGN_OR_RETURN(auto device, OpenDeviceOf(regions));
-  TrainerEngineOptions engine;
-  if (device != nullptr) engine = TrainerEngineOptions::ForGpu();
+  SenderEngineOptions engine;
+  if (device != nullptr) engine = SenderEngineOptions::ForGpu();
   if (options.ring_bytes != 0) engine.ring_bytes = options.ring_bytes;
   if (options.stage_threads != 0) engine.stage_threads = options.stage_threads;
   auto trainer =

@@ -39,7 +39,7 @@ class SnapshotObject : public Object {
 };
 
 struct WorkerSettings {
-  WorkerEngineOptions engine;
+  ReceiverEngineOptions engine;
   uint32_t ask = 0;
 };
 
@@ -229,7 +229,7 @@ absl::StatusOr<std::shared_ptr<WorkerObject>> CreateWorker(
   if (device == nullptr && settings.engine.arena_gpu) {
     WAYBILL_ASSIGN_OR_RETURN(device, Device::Open(*settings.engine.arena_gpu));
   }
-  if (device != nullptr) settings.engine.verify_threads = WorkerEngineOptions::kGpuVerifyThreads;
+  if (device != nullptr) settings.engine.verify_threads = ReceiverEngineOptions::kGpuVerifyThreads;
   if (options.verify_threads != 0) settings.engine.verify_threads = options.verify_threads;
   auto worker =
       std::make_shared<WorkerObject>(std::move(parts), regions, settings, std::move(device));

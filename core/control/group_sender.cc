@@ -12,7 +12,7 @@ namespace waybill {
 
 absl::StatusOr<proto::Offers> GroupSender::SetPlan(TermPlan plan, std::vector<MemorySpan> sources) {
   WAYBILL_ASSIGN_OR_RETURN(
-      const TrainerOffers made,
+      const SenderOffers made,
       engine_->SetPlan(std::move(plan.routes), std::move(sources), plan.lanes));
   proto::Offers offers;
   const auto add = [&](const LaneOffer& lane, bool co_owner) {
@@ -28,7 +28,7 @@ absl::StatusOr<proto::Offers> GroupSender::SetPlan(TermPlan plan, std::vector<Me
 }
 
 absl::Status GroupSender::Connect(const proto::Connect& connect) {
-  std::vector<WorkerAddress> workers;
+  std::vector<ReceiverAddress> receivers;
   std::vector<CoOwnerAddress> co_owners;
   for (const proto::Peer& peer : connect.peers()) {
     if (peer.co_owner()) {
@@ -40,14 +40,14 @@ absl::Status GroupSender::Connect(const proto::Connect& connect) {
       co_owners.push_back({peer.rank(), peer.lane_addresses(0), peer.mailbox()});
       continue;
     }
-    WorkerAddress& worker = workers.emplace_back();
-    worker.worker = peer.rank();
-    worker.lane_addresses.assign(peer.lane_addresses().begin(), peer.lane_addresses().end());
+    ReceiverAddress& receiver = receivers.emplace_back();
+    receiver.receiver = peer.rank();
+    receiver.lane_addresses.assign(peer.lane_addresses().begin(), peer.lane_addresses().end());
     for (const proto::Buffer& buffer : peer.buffers()) {
-      worker.buffers.push_back(DecodeBuffer(buffer));
+      receiver.buffers.push_back(DecodeBuffer(buffer));
     }
   }
-  return engine_->Connect(workers, co_owners);
+  return engine_->Connect(receivers, co_owners);
 }
 
 absl::Status GroupSender::SetBufferAddress(uint32_t worker, uint32_t buffer_index,
@@ -59,7 +59,7 @@ absl::Status GroupSender::Start(const UpdateId& update, const proto::Start& star
                                 NonFiniteRule rule, SourcesAre sources) {
   std::vector<StartTarget> targets;
   for (const proto::Target& target : start.targets()) {
-    targets.push_back({.worker = target.worker(),
+    targets.push_back({.receiver = target.worker(),
                        .buffer_index = target.buffer_index(),
                        .generation = target.generation()});
   }

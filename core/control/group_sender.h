@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/engine/trainer_engine.h"
+#include "core/engine/sender_engine.h"
 #include "core/fabric/fabric.h"
 #include "core/protocol/messages.pb.h"
 #include "core/protocol/rank_session.h"
@@ -19,11 +19,11 @@ namespace waybill {
 
 class GroupSender {
  public:
-  // As TrainerEngine::Create() has them.
-  GroupSender(Fabric* fabric, StagingArea* area, TrainerEngine::EventSink sink)
-      : engine_(TrainerEngine::Create(fabric, area, std::move(sink))) {}
+  // As SenderEngine::Create() has them.
+  GroupSender(Fabric* fabric, StagingArea* area, SenderEngine::EventSink sink)
+      : engine_(SenderEngine::Create(fabric, area, std::move(sink))) {}
 
-  TrainerEngine& engine() const { return *engine_; }
+  SenderEngine& engine() const { return *engine_; }
 
   // As the engine's functions of these names. `plan` has been checked.
   absl::StatusOr<proto::Offers> SetPlan(TermPlan plan, std::vector<MemorySpan> sources);
@@ -34,7 +34,7 @@ class GroupSender {
                      SourcesAre sources = SourcesAre::kThere);
 
  private:
-  std::unique_ptr<TrainerEngine> engine_;
+  std::unique_ptr<SenderEngine> engine_;
 };
 
 }  // namespace waybill

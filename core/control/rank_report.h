@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "core/engine/receiver_engine.h"
 #include "core/engine/timeline.h"
-#include "core/engine/worker_engine.h"
 #include "core/fabric/fabric.h"
 #include "core/protocol/messages.pb.h"
 #include "core/protocol/update.h"
@@ -43,7 +43,7 @@ struct WorkerReport {
   uint64_t planned_bytes = 0;  // Received in every update of this plan.
   uint64_t arrived_bytes = 0;  // The latest update's, so far.
   StageSpans stages;           // The latest update's.
-  WorkerCounts counts;
+  ReceiverCounts counts;
   std::vector<LaneReport> lanes;  // How each peer is reached.
   // It voted for a version and lost the controller before it heard the decision.
   bool in_doubt = false;

@@ -44,7 +44,7 @@ struct GroupOutcome {
 
 struct TrainerOptions {
   RankIdentity identity;
-  TrainerEngineOptions engine;
+  SenderEngineOptions engine;
   absl::Duration join_timeout = kJoinTimeout;
   // Once a stop is requested, joining ends in kCancelled.
   std::stop_token cancel = {};

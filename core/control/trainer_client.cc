@@ -28,7 +28,7 @@ class Client final : public TrainerClient {
     client_.Stop();
   }
 
-  absl::Status Begin(const RankIdentity& identity, const TrainerEngineOptions& engine,
+  absl::Status Begin(const RankIdentity& identity, const SenderEngineOptions& engine,
                      const Manifest& manifest, std::vector<MemorySpan> regions) {
     WAYBILL_ASSIGN_OR_RETURN(
         std::unique_ptr<TrainerRank> rank,
@@ -89,7 +89,7 @@ class Client final : public TrainerClient {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TrainerClient>> TrainerClient::Create(
-    const RankIdentity& identity, const TrainerEngineOptions& engine, const Manifest& manifest,
+    const RankIdentity& identity, const SenderEngineOptions& engine, const Manifest& manifest,
     std::vector<MemorySpan> regions, std::unique_ptr<Fabric> fabric, NoticeSink sink) {
   auto client = std::make_unique<Client>(identity, std::move(fabric), std::move(sink));
   WAYBILL_RETURN_IF_ERROR(client->Begin(identity, engine, manifest, std::move(regions)));

@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "core/control/rank_client.h"
 #include "core/control/trainer_rank.h"
-#include "core/engine/trainer_engine.h"
+#include "core/engine/sender_engine.h"
 #include "core/fabric/fabric.h"
 #include "core/tensor/manifest.h"
 
@@ -24,7 +24,7 @@ class TrainerClient {
   // `regions`: the memory of each region of the manifest; it outlives the client, or Leave() and
   // kLeft. Nothing is opened before Join().
   static absl::StatusOr<std::unique_ptr<TrainerClient>> Create(
-      const RankIdentity& identity, const TrainerEngineOptions& engine, const Manifest& manifest,
+      const RankIdentity& identity, const SenderEngineOptions& engine, const Manifest& manifest,
       std::vector<MemorySpan> regions, std::unique_ptr<Fabric> fabric, NoticeSink sink);
   // Leaves the job if it has not; no notice comes afterwards.
   virtual ~TrainerClient() = default;

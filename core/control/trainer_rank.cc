@@ -23,7 +23,7 @@ SessionOptions WithManifest(SessionOptions options, const Manifest& manifest,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TrainerRank>> TrainerRank::Create(
-    SessionOptions options, const TrainerEngineOptions& engine, Manifest manifest,
+    SessionOptions options, const SenderEngineOptions& engine, Manifest manifest,
     std::vector<MemorySpan> regions, Fabric* fabric, RankActions* actions) {
   std::unique_ptr<TrainerRank> rank(new TrainerRank(std::move(options), std::move(manifest),
                                                     std::move(regions), fabric, actions));
@@ -161,7 +161,7 @@ absl::StatusOr<proto::Offers> TrainerRank::SetPlan(TermPlan plan) {
   Group& group = groups_[plan.group];
   if (group.sender == nullptr) {
     group.sender = std::make_unique<GroupSender>(
-        &fabric_, staging_.get(), [this, name = plan.group](const TrainerEvent& event) {
+        &fabric_, staging_.get(), [this, name = plan.group](const SenderEvent& event) {
           events_.emplace_back(name, event);
         });
   }
@@ -227,29 +227,29 @@ void TrainerRank::HandleEvents(absl::Time now) {
   }
 }
 
-void TrainerRank::Handle(const std::string& name, const TrainerEvent& event, absl::Time now) {
+void TrainerRank::Handle(const std::string& name, const SenderEvent& event, absl::Time now) {
   Group& group = groups_.at(name);
   switch (event.kind) {
-    case TrainerEvent::Kind::kConnected:
+    case SenderEvent::Kind::kConnected:
       group.connected = true;
       group.lanes = group.sender->engine().ReportLanes();
       for (LaneReport& lane : group.lanes) lane.group = name;
       UpdateReport();
       return session_.OnConnected(name, group.lanes);
-    case TrainerEvent::Kind::kPeerFailed:
+    case SenderEvent::Kind::kPeerFailed:
       if (group.connected) session_.OnNics(ListNics(fabric_));  // Before the plan that follows.
       return session_.OnLaneFailed(name, event.peer, event.status);
-    case TrainerEvent::Kind::kRefused:
+    case SenderEvent::Kind::kRefused:
       return session_.OnRefused(name, event.status.ok() ? DescribeNonFinite(group) : event.status);
-    case TrainerEvent::Kind::kSent:
+    case SenderEvent::Kind::kSent:
       NoteSent(group, event, now);
       return session_.OnSent(name, event.update, now);
-    case TrainerEvent::Kind::kStopped:
+    case SenderEvent::Kind::kStopped:
       return session_.OnStopped(name, event.update, now);
   }
 }
 
-void TrainerRank::NoteSent(const Group& group, const TrainerEvent& event, absl::Time now) {
+void TrainerRank::NoteSent(const Group& group, const SenderEvent& event, absl::Time now) {
   const Timeline& timeline = group.sender->engine().timeline();
   report_.sent = now;
   report_.maxima_cpu += absl::Nanoseconds(timeline.cpu_ns(Timeline::Work::kMaxima));

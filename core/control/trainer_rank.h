@@ -24,8 +24,8 @@
 #include "core/control/rank_nics.h"
 #include "core/control/rank_report.h"
 #include "core/engine/replica_sample.h"
+#include "core/engine/sender_engine.h"
 #include "core/engine/timeline.h"
-#include "core/engine/trainer_engine.h"
 #include "core/fabric/fabric.h"
 #include "core/protocol/trainer_session.h"
 #include "core/tensor/manifest.h"
@@ -38,7 +38,7 @@ class TrainerRank final : private TrainerHost {
   // `regions`: the memory of each region of the manifest. It, the fabric and `actions` outlive the
   // rank.
   static absl::StatusOr<std::unique_ptr<TrainerRank>> Create(SessionOptions options,
-                                                             const TrainerEngineOptions& engine,
+                                                             const SenderEngineOptions& engine,
                                                              Manifest manifest,
                                                              std::vector<MemorySpan> regions,
                                                              Fabric* fabric, RankActions* actions);
@@ -110,8 +110,8 @@ class TrainerRank final : private TrainerHost {
   void UpdateReport();
   // Hands the engines' events to the session, until there are none.
   void HandleEvents(absl::Time now);
-  void Handle(const std::string& name, const TrainerEvent& event, absl::Time now);
-  void NoteSent(const Group& group, const TrainerEvent& event, absl::Time now);
+  void Handle(const std::string& name, const SenderEvent& event, absl::Time now);
+  void NoteSent(const Group& group, const SenderEvent& event, absl::Time now);
   absl::Status DescribeNonFinite(const Group& group) const;
 
   const Manifest manifest_;
@@ -124,7 +124,7 @@ class TrainerRank final : private TrainerHost {
   std::unique_ptr<ReplicaSample> sample_;
   std::map<std::string, Group> groups_;
   std::vector<FabricEvent> fabric_events_;
-  std::deque<std::pair<std::string, TrainerEvent>> events_;  // With the group that each is about.
+  std::deque<std::pair<std::string, SenderEvent>> events_;  // With the group that each is about.
   absl::Time now_;
   TrainerReport report_;
   uint64_t report_changes_ = 0;

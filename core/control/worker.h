@@ -21,7 +21,7 @@ namespace waybill {
 
 struct WorkerOptions {
   RankIdentity identity;
-  WorkerEngineOptions engine;
+  ReceiverEngineOptions engine;
   absl::Duration join_timeout = kJoinTimeout;
   // Once a stop is requested, joining ends in kCancelled.
   std::stop_token cancel = {};
@@ -52,7 +52,7 @@ class Worker {
   absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) {
     return client_->TakeSnapshot(holder);
   }
-  // As WorkerEngine::Verify().
+  // As ReceiverEngine::Verify().
   absl::StatusOr<uint64_t> Verify() { return client_->Verify(); }
   uint64_t shown_version() const { return client_->shown_version(); }
   bool dirty() const { return client_->dirty(); }

@@ -42,7 +42,7 @@ class Client final : public WorkerClient {
     client_.Stop();
   }
 
-  absl::Status Begin(const RankIdentity& identity, const WorkerEngineOptions& engine,
+  absl::Status Begin(const RankIdentity& identity, const ReceiverEngineOptions& engine,
                      Manifest manifest, const std::vector<MemorySpan>& user_regions,
                      std::set<Notice::Kind> asked) {
     WAYBILL_ASSIGN_OR_RETURN(
@@ -161,7 +161,7 @@ class Client final : public WorkerClient {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WorkerClient>> WorkerClient::Create(
-    const RankIdentity& identity, const WorkerEngineOptions& engine, Manifest manifest,
+    const RankIdentity& identity, const ReceiverEngineOptions& engine, Manifest manifest,
     const std::vector<MemorySpan>& user_regions, std::set<Notice::Kind> asked,
     std::unique_ptr<Fabric> fabric, NoticeSink sink) {
   auto client = std::make_unique<Client>(identity, std::move(fabric), std::move(sink));

@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "core/control/rank_client.h"
 #include "core/control/worker_rank.h"
-#include "core/engine/worker_engine.h"
+#include "core/engine/receiver_engine.h"
 #include "core/fabric/fabric.h"
 #include "core/tensor/manifest.h"
 
@@ -25,14 +25,13 @@ namespace waybill {
 class WorkerClient {
  public:
   // `user_regions`: the inference engine's memory for each region of the manifest, or none if
-  // Waybill is to allocate it (see WorkerMemory); it outlives the client, or Leave() and kLeft. All
-  // memory is reserved when this returns.
-  // `asked`: the notices among kPrepare, kArrived and kCommit that the update waits with until they
-  // are answered; the others are accepted at once.
+  // Waybill is to allocate it (see ReceiverMemory); it outlives the client, or Leave() and kLeft.
+  // All memory is reserved when this returns. `asked`: the notices among kPrepare, kArrived and
+  // kCommit that the update waits with until they are answered; the others are accepted at once.
   //
   // kResourceExhausted: no memory for the buffers; kInvalidArgument: the regions do not fit.
   static absl::StatusOr<std::unique_ptr<WorkerClient>> Create(
-      const RankIdentity& identity, const WorkerEngineOptions& engine, Manifest manifest,
+      const RankIdentity& identity, const ReceiverEngineOptions& engine, Manifest manifest,
       const std::vector<MemorySpan>& user_regions, std::set<Notice::Kind> asked,
       std::unique_ptr<Fabric> fabric, NoticeSink sink);
   // Leaves the job if it has not; no notice comes afterwards.
@@ -47,13 +46,13 @@ class WorkerClient {
   // read.
   virtual void Leave(uint64_t token) = 0;
 
-  // As WorkerEngine has them. They take as long as the driver and the network need to register
+  // As ReceiverEngine has them. They take as long as the driver and the network need to register
   // memory, and wait for nothing else.
   virtual absl::Status Pause() = 0;
   virtual void Resume(bool kept) = 0;
 
   virtual absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) = 0;
-  // As WorkerEngine::Verify().
+  // As ReceiverEngine::Verify().
   virtual absl::StatusOr<uint64_t> Verify() = 0;
   virtual uint64_t shown_version() const = 0;  // 0: none.
   // Returns true while nothing can be read: the shown memory is being written, was left partly

@@ -14,7 +14,7 @@
 namespace waybill {
 
 absl::StatusOr<std::unique_ptr<WorkerRank>> WorkerRank::Create(
-    SessionOptions options, const WorkerEngineOptions& engine, const TrainerEngineOptions& lending,
+    SessionOptions options, const ReceiverEngineOptions& engine, const SenderEngineOptions& lending,
     Manifest manifest, const std::vector<MemorySpan>& user_regions, std::set<Notice::Kind> asked,
     Fabric* fabric, RankActions* actions) {
   options.manifest = EncodeWithNics(manifest, *fabric);
@@ -23,15 +23,15 @@ absl::StatusOr<std::unique_ptr<WorkerRank>> WorkerRank::Create(
   std::unique_ptr<WorkerRank> rank(new WorkerRank(std::move(options), engine.chunk_bytes, lending,
                                                   manifest, std::move(asked), fabric, actions));
   WAYBILL_ASSIGN_OR_RETURN(rank->engine_,
-                           WorkerEngine::Create(fabric, std::move(manifest), user_regions, engine,
-                                                [rank = rank.get()](const WorkerEvent& event) {
-                                                  rank->events_.push_back(event);
-                                                }));
+                           ReceiverEngine::Create(fabric, std::move(manifest), user_regions, engine,
+                                                  [rank = rank.get()](const ReceiverEvent& event) {
+                                                    rank->events_.push_back(event);
+                                                  }));
   return rank;
 }
 
 WorkerRank::WorkerRank(SessionOptions options, uint64_t chunk_bytes,
-                       const TrainerEngineOptions& lending, Manifest manifest,
+                       const SenderEngineOptions& lending, Manifest manifest,
                        std::set<Notice::Kind> asked, Fabric* fabric, RankActions* actions)
     : manifest_(std::move(manifest)),
       mode_(options.mode),
@@ -208,7 +208,7 @@ GroupSender& WorkerRank::MakeSender(const std::string& group) {
   Loan& loan = loans_[group];
   loan.sender = std::make_unique<GroupSender>(
       &fabric_, staging_.get(),
-      [this, group](const TrainerEvent& event) { loan_events_.emplace_back(group, event); });
+      [this, group](const SenderEvent& event) { loan_events_.emplace_back(group, event); });
   return *loan.sender;
 }
 
@@ -242,7 +242,7 @@ absl::StatusOr<proto::Offers> WorkerRank::SetRelay(TermPlan plan) {
   return sender.SetPlan(std::move(plan), std::vector<MemorySpan>(manifest_.region_count()));
 }
 
-TrainerEngine& WorkerRank::RelayingEngine() { return loans_.at(session_.group()).sender->engine(); }
+SenderEngine& WorkerRank::RelayingEngine() { return loans_.at(session_.group()).sender->engine(); }
 
 // Relays an update as it arrives, or a version that is shown already from where it is shown.
 absl::Status WorkerRank::StartRelaying(const UpdateId& update, const proto::Start& start) {
@@ -279,7 +279,7 @@ absl::Status WorkerRank::StartRelaying(const UpdateId& update, const proto::Star
 void WorkerRank::ReleaseWhatArrived() {
   if (!relay_ || !relay_->sending || !relay_->arriving) return;
   if (relay_->received != relay_->routes.updates()) return;  // The next update has begun to arrive.
-  TrainerEngine& engine = RelayingEngine();
+  SenderEngine& engine = RelayingEngine();
   const auto chunks = relay_->routes.chunks();
   while (relay_->released < chunks.size()) engine.Release(chunks[relay_->released++]);
   const auto digests = relay_->routes.digests();
@@ -330,11 +330,11 @@ absl::Status WorkerRank::Connect(const std::string& group, const proto::Connect&
     WAYBILL_ASSIGN_OR_RETURN(GroupSender * sender, FindSender(group));
     return sender->Connect(connect);
   }
-  std::vector<TrainerAddress> trainers;
+  std::vector<SenderAddress> senders;
   for (const proto::Peer& peer : connect.peers()) {
-    trainers.push_back({peer.rank(), {peer.lane_addresses().begin(), peer.lane_addresses().end()}});
+    senders.push_back({peer.rank(), {peer.lane_addresses().begin(), peer.lane_addresses().end()}});
   }
-  return engine_->Connect(trainers);
+  return engine_->Connect(senders);
 }
 
 void WorkerRank::Prepare(const UpdateId& update, bool digests_off, absl::Time deadline) {
@@ -348,7 +348,7 @@ void WorkerRank::Prepare(const UpdateId& update, bool digests_off, absl::Time de
 
 void WorkerRank::HandleEvents(absl::Time now) {
   while (!events_.empty()) {
-    const WorkerEvent event = std::move(events_.front());
+    const ReceiverEvent event = std::move(events_.front());
     events_.pop_front();
     Handle(event, now);
   }
@@ -369,21 +369,21 @@ void WorkerRank::ReportStoppedRelay() {
   });
 }
 
-void WorkerRank::Handle(const std::string& group, const TrainerEvent& event) {
+void WorkerRank::Handle(const std::string& group, const SenderEvent& event) {
   Loan& loan = loans_.at(group);
   const bool relayed = group == session_.group();
   switch (event.kind) {
-    case TrainerEvent::Kind::kConnected: {
+    case SenderEvent::Kind::kConnected: {
       std::vector<LaneReport> lanes = loan.sender->engine().ReportLanes();
       for (LaneReport& lane : lanes) lane.relay = relayed;
       return session_.OnConnected(group, lanes, relayed);
     }
-    case TrainerEvent::Kind::kPeerFailed:
+    case SenderEvent::Kind::kPeerFailed:
       return session_.OnLaneFailed(group, event.peer, event.status);
-    case TrainerEvent::Kind::kRefused:
+    case SenderEvent::Kind::kRefused:
       return session_.OnSendingFailed(event.update, event.status);
-    case TrainerEvent::Kind::kSent:
-    case TrainerEvent::Kind::kStopped:
+    case SenderEvent::Kind::kSent:
+    case SenderEvent::Kind::kStopped:
       loan.snapshot.reset();
       if (relayed) StartNextRelay();
       return;
@@ -399,18 +399,18 @@ void WorkerRank::StartNextRelay() {
   if (!status.ok()) session_.OnSendingFailed(next->update, status);
 }
 
-void WorkerRank::Handle(const WorkerEvent& event, absl::Time now) {
+void WorkerRank::Handle(const ReceiverEvent& event, absl::Time now) {
   ++report_changes_;
   switch (event.kind) {
-    case WorkerEvent::Kind::kConnected:
+    case ReceiverEvent::Kind::kConnected:
       connected_ = true;
       report_.lanes = engine_->ReportLanes();
       for (LaneReport& lane : report_.lanes) lane.group = session_.group();
       return session_.OnConnected(session_.group(), report_.lanes);
-    case WorkerEvent::Kind::kPeerFailed:
+    case ReceiverEvent::Kind::kPeerFailed:
       if (connected_) session_.OnNics(ListNics(fabric_));  // Before the plan that this leads to.
-      return session_.OnLaneFailed(session_.group(), {Role::kTrainer, event.trainer}, event.status);
-    case WorkerEvent::Kind::kReady: {
+      return session_.OnLaneFailed(session_.group(), {Role::kTrainer, event.sender}, event.status);
+    case ReceiverEvent::Kind::kReady: {
       receiving_ = event.update;
       // Told in every READY: nothing is lost with an update that is aborted.
       std::optional<proto::Buffer> renewed;
@@ -419,15 +419,15 @@ void WorkerRank::Handle(const WorkerEvent& event, absl::Time now) {
       }
       return session_.OnReady(event.update, event.buffer_index, event.address.generation, renewed);
     }
-    case WorkerEvent::Kind::kRefused:
+    case ReceiverEvent::Kind::kRefused:
       return session_.OnRefused(event.update, event.status);
-    case WorkerEvent::Kind::kArrived:
+    case ReceiverEvent::Kind::kArrived:
       return session_.OnArrived(event.update);
-    case WorkerEvent::Kind::kLacking:
+    case ReceiverEvent::Kind::kLacking:
       return session_.OnLacking(event.update, event.lacking);
-    case WorkerEvent::Kind::kFailed:
+    case ReceiverEvent::Kind::kFailed:
       return session_.OnFailed(event.update, event.status, now);
-    case WorkerEvent::Kind::kShown:
+    case ReceiverEvent::Kind::kShown:
       if (receiving_ == event.update) receiving_.reset();
       return session_.OnShown(event.update, event.pause, event.unchanged, now);
   }

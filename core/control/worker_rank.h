@@ -24,11 +24,11 @@
 #include "core/control/rank_actions.h"
 #include "core/control/rank_nics.h"
 #include "core/control/rank_report.h"
+#include "core/engine/receiver_engine.h"
 #include "core/engine/relayed_routes.h"
 #include "core/engine/shown_state.h"
 #include "core/engine/staging_area.h"
 #include "core/engine/timeline.h"
-#include "core/engine/worker_engine.h"
 #include "core/fabric/fabric.h"
 #include "core/protocol/worker_session.h"
 #include "core/tensor/manifest.h"
@@ -38,11 +38,11 @@ namespace waybill {
 // Not thread-safe, but for what says so.
 class WorkerRank final : private WorkerHost {
  public:
-  // `user_regions`: as WorkerMemory has them. They, the fabric and `actions` outlive the rank.
+  // `user_regions`: as ReceiverMemory has them. They, the fabric and `actions` outlive the rank.
   // `asked`: as WorkerSession has it. `lending`: how it sends what it lends to other groups.
   static absl::StatusOr<std::unique_ptr<WorkerRank>> Create(
-      SessionOptions options, const WorkerEngineOptions& engine,
-      const TrainerEngineOptions& lending, Manifest manifest,
+      SessionOptions options, const ReceiverEngineOptions& engine,
+      const SenderEngineOptions& lending, Manifest manifest,
       const std::vector<MemorySpan>& user_regions, std::set<Notice::Kind> asked, Fabric* fabric,
       RankActions* actions);
 
@@ -70,7 +70,7 @@ class WorkerRank final : private WorkerHost {
   // Answers a kVerify.
   void OnVerified(proto::Verified verified) { session_.OnVerified(std::move(verified)); }
 
-  // As WorkerEngine has them.
+  // As ReceiverEngine has them.
   absl::Status Pause();
   void Resume(bool kept);
 
@@ -91,7 +91,7 @@ class WorkerRank final : private WorkerHost {
   uint64_t arrived_bytes() const { return engine_->counts().arrived_bytes - arrived_before_; }
 
  private:
-  WorkerRank(SessionOptions options, uint64_t chunk_bytes, const TrainerEngineOptions& lending,
+  WorkerRank(SessionOptions options, uint64_t chunk_bytes, const SenderEngineOptions& lending,
              Manifest manifest, std::set<Notice::Kind> asked, Fabric* fabric, RankActions* actions);
 
   // WorkerHost.
@@ -105,7 +105,7 @@ class WorkerRank final : private WorkerHost {
   void Prepare(const UpdateId& update, bool digests_off, absl::Time deadline) override;
   void Continue(const UpdateId& from, const UpdateId& to) override { engine_->Continue(from, to); }
   void LoseSender(uint32_t sender) override {
-    engine_->LoseTrainer(sender, absl::UnavailableError("the controller says that it is lost"));
+    engine_->LoseSender(sender, absl::UnavailableError("the controller says that it is lost"));
   }
   void Commit(const UpdateId& update) override { engine_->Commit(update); }
   void Abort(const UpdateId& update, bool begun) override {
@@ -149,7 +149,7 @@ class WorkerRank final : private WorkerHost {
   // kFailedPrecondition: nothing is sent to that group.
   absl::StatusOr<GroupSender*> FindSender(const std::string& group);
   // Requires relay_.
-  TrainerEngine& RelayingEngine();
+  SenderEngine& RelayingEngine();
   absl::Status StartRelaying(const UpdateId& update, const proto::Start& start);
   void StartNextRelay();
   // Returns true while anything of that update is relayed.
@@ -162,8 +162,8 @@ class WorkerRank final : private WorkerHost {
   std::vector<MemorySpan> Spans(const Snapshot& snapshot) const;
   void StepEngines(absl::Time now);
   void HandleEvents(absl::Time now);
-  void Handle(const WorkerEvent& event, absl::Time now);
-  void Handle(const std::string& group, const TrainerEvent& event);
+  void Handle(const ReceiverEvent& event, absl::Time now);
+  void Handle(const std::string& group, const SenderEvent& event);
 
   const Manifest manifest_;
   const Mode mode_;
@@ -172,13 +172,13 @@ class WorkerRank final : private WorkerHost {
   RankActions& actions_;
   RankNics nics_;
   WorkerSession session_;
-  std::unique_ptr<WorkerEngine> engine_;
+  std::unique_ptr<ReceiverEngine> engine_;
   std::vector<FabricEvent> fabric_events_;
-  std::deque<WorkerEvent> events_;
-  const TrainerEngineOptions lending_;
+  std::deque<ReceiverEvent> events_;
+  const SenderEngineOptions lending_;
   std::unique_ptr<StagingArea> staging_;  // Null until something is lent or relayed.
   std::map<std::string, Loan> loans_;     // By the group that it is lent to, or this one.
-  std::deque<std::pair<std::string, TrainerEvent>> loan_events_;  // With that group.
+  std::deque<std::pair<std::string, SenderEvent>> loan_events_;  // With that group.
   std::optional<Relay> relay_;  // In terms in which something is relayed.
   // Epochs and sequences of aborted updates, until nothing of them is relayed.
   std::set<std::pair<uint64_t, uint32_t>> stopping_;

@@ -13,7 +13,7 @@
 namespace waybill {
 
 ArrivedRoutes::ArrivedRoutes(const Manifest* manifest, RouteTable routes, uint64_t chunk_bytes,
-                             Senders senders)
+                             std::map<uint32_t, RankId> senders)
     : manifest_(manifest),
       routes_(std::move(routes)),
       chunk_bytes_(chunk_bytes),
@@ -145,7 +145,7 @@ std::string ArrivedRoutes::NameOf(uint32_t route) const {
   const ShardView shard = manifest_->shard(view.destination_shard);
   return absl::StrCat("tensor \"", manifest_->tensor_name(shard.tensor_index), "\" ",
                       shard.format.content == Content::kScales ? "scales " : "", ToString(view.box),
-                      " from ", ToString(senders_.At(view.trainer)));
+                      " from ", ToString(senders_.at(view.sender)));
 }
 
 }  // namespace waybill

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A worker's routes, with the proof that their bytes are here: digests of the memory against those
-// that the trainers wrote into the ledger.
+// A receiver's routes, with the proof that their bytes are here: digests of the memory against
+// those that the senders wrote into the ledger.
 #ifndef WAYBILL_CORE_ENGINE_ARRIVED_ROUTES_H_
 #define WAYBILL_CORE_ENGINE_ARRIVED_ROUTES_H_
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "core/base/rank_id.h"
 #include "core/device/device.h"
 #include "core/engine/shown_state.h"
 #include "core/plan/chunks.h"
@@ -28,7 +30,9 @@ namespace waybill {
 class ArrivedRoutes {
  public:
   // `manifest` outlives this.
-  ArrivedRoutes(const Manifest* manifest, RouteTable routes, uint64_t chunk_bytes, Senders senders);
+  // `senders`: who they are, by number.
+  ArrivedRoutes(const Manifest* manifest, RouteTable routes, uint64_t chunk_bytes,
+                std::map<uint32_t, RankId> senders);
 
   // Digests by the device what arrives in its memory: the regions of which `is_there` returns true.
   // Call it once, before anything arrives. `threads` of them call Digest(). kInternal: the device
@@ -46,13 +50,13 @@ class ArrivedRoutes {
   // [any thread] Takes the digests of what the chunks' bytes are in `regions`.
   void Digest(absl::Span<const uint32_t> chunks, const RegionSpans& regions);
 
-  // Checks routes [first, last) against the worker's whole `ledger`. Call it when their chunks are
-  // digested and their entries have arrived. kDataLoss: names the first wrong route. kInternal: a
-  // device could not digest them.
+  // Checks routes [first, last) against the receiver's whole `ledger`. Call it when their chunks
+  // are digested and their entries have arrived. kDataLoss: names the first wrong route. kInternal:
+  // a device could not digest them.
   absl::Status Compare(uint32_t first, uint32_t last, const LedgerEntry* ledger) const;
 
-  // Checks that each trainer quantised by the scales that were written here, also by those that
-  // another trainer wrote. Call it when everything is here. kDataLoss: a trainer used other scales.
+  // Checks that each sender quantised by the scales that were written here, also by those that
+  // another sender wrote. Call it when everything is here. kDataLoss: a sender used other scales.
   absl::Status CompareWitnesses(const RegionSpans& regions, const LedgerEntry* ledger);
 
   // Returns a digest of the digests of all routes, by which two updates of equal plans are
@@ -74,7 +78,7 @@ class ArrivedRoutes {
   const Manifest* manifest_;
   const RouteTable routes_;
   const uint64_t chunk_bytes_;
-  const Senders senders_;
+  const std::map<uint32_t, RankId> senders_;
   const ChunkList chunks_;
   std::unique_ptr<DeviceStager> device_;  // Null if everything arrives in host memory.
   std::function<bool(uint32_t region)> is_there_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The memory of a trainer's staging slots on its GPU, beside that on the host. Kernels pack into
+// The memory of a sender's staging slots on its GPU, beside that on the host. Kernels pack into
 // it, and networks that can read the GPU's memory send from there.
 #ifndef WAYBILL_CORE_ENGINE_DEVICE_SLOTS_H_
 #define WAYBILL_CORE_ENGINE_DEVICE_SLOTS_H_

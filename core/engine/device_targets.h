@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Memory of a worker's GPU that the network writes to.
+// Memory of a receiver's GPU that the network writes to.
 #ifndef WAYBILL_CORE_ENGINE_DEVICE_TARGETS_H_
 #define WAYBILL_CORE_ENGINE_DEVICE_TARGETS_H_
 

@@ -54,7 +54,7 @@ absl::StatusOr<std::vector<LaneOffer>> MaximaExchange::SetPlan(const Exchange* e
   values_ = values;
   sent_ = exchange->outgoing.size();
   taken_ = exchange->incoming.size();
-  std::set<uint32_t> trainers;
+  std::set<uint32_t> senders;
   uint32_t most_blocks = 0;
   uint64_t outbox_bytes = 0;
   outbox_offsets_.clear();
@@ -62,49 +62,49 @@ absl::StatusOr<std::vector<LaneOffer>> MaximaExchange::SetPlan(const Exchange* e
     outbox_offsets_.push_back(outbox_bytes);
     most_blocks = std::max(most_blocks, message.block_count());
     if (message.into.empty()) {
-      trainers.insert(message.peer);
+      senders.insert(message.peer);
       outbox_bytes += SlotBytes(message);
     }
   }
   for (const MaximaMessage& message : exchange->incoming) {
-    trainers.insert(message.peer);
+    senders.insert(message.peer);
     most_blocks = std::max(most_blocks, message.block_count());
   }
   scratch_.resize(most_blocks);
   std::vector<LaneOffer> offers;
-  if (trainers.empty()) return offers;
+  if (senders.empty()) return offers;
   const uint64_t mailbox_bytes = std::max<uint64_t>(2 * exchange->mailbox_bytes, kSlotAlignment);
   WAYBILL_ASSIGN_OR_RETURN(mailbox_, fabric_.Allocate(mailbox_bytes, "mailbox of maxima"));
   WAYBILL_ASSIGN_OR_RETURN(
       outbox_, fabric_.Allocate(std::max(outbox_bytes, kSlotAlignment), "maxima to be sent"));
   WAYBILL_ASSIGN_OR_RETURN(mailbox_descriptor_, fabric_.Describe(mailbox_.id));
-  for (const uint32_t trainer : trainers) {
+  for (const uint32_t sender : senders) {
     CoOwner& peer = peers_.emplace_back();
-    peer.trainer = trainer;
+    peer.sender = sender;
     for (uint32_t i = 0; i < exchange->incoming.size(); ++i) {
-      if (exchange->incoming[i].peer == trainer) peer.incoming.push_back(i);
+      if (exchange->incoming[i].peer == sender) peer.incoming.push_back(i);
     }
     WAYBILL_ASSIGN_OR_RETURN(peer.lane,
-                             fabric_.OpenLane(absl::StrCat("trainer ", trainer), /*nic=*/""));
+                             fabric_.OpenLane(absl::StrCat("trainer ", sender), /*nic=*/""));
     WAYBILL_ASSIGN_OR_RETURN(std::string address, fabric_.LaneAddress(peer.lane));
-    offers.push_back({trainer, std::move(address)});
+    offers.push_back({sender, std::move(address)});
   }
   return offers;
 }
 
-MaximaExchange::CoOwner& MaximaExchange::Find(uint32_t trainer) {
+MaximaExchange::CoOwner& MaximaExchange::Find(uint32_t sender) {
   return *std::find_if(peers_.begin(), peers_.end(),
-                       [&](const CoOwner& peer) { return peer.trainer == trainer; });
+                       [&](const CoOwner& peer) { return peer.sender == sender; });
 }
 
 absl::Status MaximaExchange::Connect(absl::Span<const CoOwnerAddress> co_owners) {
   for (CoOwner& peer : peers_) {
     const auto known =
         std::find_if(co_owners.begin(), co_owners.end(),
-                     [&](const CoOwnerAddress& a) { return a.trainer == peer.trainer; });
+                     [&](const CoOwnerAddress& a) { return a.sender == peer.sender; });
     if (known == co_owners.end()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("trainer ", peer.trainer, ", which owns blocks with this one, has no lane"));
+          absl::StrCat("trainer ", peer.sender, ", which owns blocks with this one, has no lane"));
     }
     peer.mailbox_address = known->mailbox;
     WAYBILL_RETURN_IF_ERROR(fabric_.ConnectLane(peer.lane, known->lane_address));
@@ -118,7 +118,7 @@ bool MaximaExchange::up() const {
 
 std::vector<LaneReport> MaximaExchange::AddTo(std::vector<LaneReport> reports) const {
   for (const CoOwner& peer : peers_) {
-    reports.push_back({peer.trainer, fabric_.DescribeLane(peer.lane), /*co_owner=*/true});
+    reports.push_back({peer.sender, fabric_.DescribeLane(peer.lane), /*co_owner=*/true});
   }
   return reports;
 }
@@ -176,7 +176,7 @@ void MaximaExchange::Fail(CoOwner& peer, absl::Status status) {
   if (std::exchange(peer.failed, true)) return;
   (void)fabric_.CloseLane(peer.lane);
   peer.posts_outstanding = 0;
-  failed_(peer.trainer, WithScope(std::move(status), Scope::kPeer));
+  failed_(peer.sender, WithScope(std::move(status), Scope::kPeer));
 }
 
 // --- one update ---

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Trades maxima with the trainers that own parts of the same blocks, over lanes of its own.
+// Trades maxima with the senders that own parts of the same blocks, over lanes of its own.
 #ifndef WAYBILL_CORE_ENGINE_MAXIMA_EXCHANGE_H_
 #define WAYBILL_CORE_ENGINE_MAXIMA_EXCHANGE_H_
 
@@ -21,7 +21,7 @@ namespace waybill {
 
 // The addresses of a co-owner: its end of the lane, and the mailbox where it takes messages.
 struct CoOwnerAddress {
-  uint32_t trainer = 0;
+  uint32_t sender = 0;
   std::string lane_address;
   std::string mailbox;  // For Fabric::Import().
 };
@@ -30,7 +30,7 @@ struct CoOwnerAddress {
 class MaximaExchange {
  public:
   // Is told why the lane to a co-owner failed.
-  using FailureSink = std::function<void(uint32_t trainer, absl::Status status)>;
+  using FailureSink = std::function<void(uint32_t sender, absl::Status status)>;
 
   MaximaExchange(Fabric* fabric, FailureSink failed)
       : fabric_(*fabric), failed_(std::move(failed)) {}
@@ -57,7 +57,7 @@ class MaximaExchange {
 
   void Begin(const UpdateId& update);
   // Sends the messages that can be sent and takes those that have arrived. Call it when this
-  // trainer's own maxima are known.
+  // sender's own maxima are known.
   void Step(TransferCounts& counts);
   // Returns whether every message has arrived and every message that was sent is complete.
   bool done() const { return all_come() && posts_outstanding() == 0; }
@@ -70,7 +70,7 @@ class MaximaExchange {
 
  private:
   struct CoOwner {
-    uint32_t trainer = 0;
+    uint32_t sender = 0;
     LaneId lane = LaneId::kNone;
     std::string mailbox_address;
     RemoteRegionId mailbox = RemoteRegionId::kNone;
@@ -84,7 +84,7 @@ class MaximaExchange {
     uint32_t taken = 0;              // The number of them that this update has taken.
   };
 
-  CoOwner& Find(uint32_t trainer);
+  CoOwner& Find(uint32_t sender);
   size_t incoming_count() const { return exchange_->incoming.size(); }
   void Handle(CoOwner& peer, const FabricEvent& event);
   absl::Status Grant(const CoOwner& peer);

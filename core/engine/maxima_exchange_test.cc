@@ -19,15 +19,15 @@ namespace {
 
 uint16_t Bf16(float value) { return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16); }
 
-// One of two trainers, each of which holds two of the four rows of one block.
+// One of two senders, each of which holds two of the four rows of one block.
 struct Side {
-  Side(LoopbackNetwork& network, uint32_t trainer)
-      : rank(trainer),
-        fabric(std::make_unique<FaultyFabric>(network.Join(absl::StrCat("trainer ", trainer)))),
+  Side(LoopbackNetwork& network, uint32_t sender)
+      : rank(sender),
+        fabric(std::make_unique<FaultyFabric>(network.Join(absl::StrCat("trainer ", sender)))),
         exchange(fabric.get(), [this](uint32_t peer, const absl::Status& status) {
           failures.push_back(absl::StrCat("trainer ", peer, ": ", status.message()));
         }) {
-    const int64_t row = 2 * trainer;
+    const int64_t row = 2 * sender;
     plan.tables.push_back({.source_strides = {4, 1},
                            .quantisation = {.block_rows = 4, .block_columns = 4},
                            .block = {4, 4},
@@ -75,7 +75,7 @@ struct Side {
 
 class MaximaExchangeTest : public testing::Test {
  protected:
-  // Trainer 0 sends in `steps[0]`, trainer 1 in `steps[1]`.
+  // Sender 0 sends in `steps[0]`, sender 1 in `steps[1]`.
   void Connect(uint32_t step0, uint32_t step1) {
     a_.plan.outgoing = {a_.Message(step0)};
     a_.plan.incoming = {a_.Message(step1)};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a worker can relay: the chunks of which all bytes have arrived, and the digests that came
+// What a receiver can relay: the chunks of which all bytes have arrived, and the digests that came
 // with them.
 #ifndef WAYBILL_CORE_ENGINE_RELAYED_ROUTES_H_
 #define WAYBILL_CORE_ENGINE_RELAYED_ROUTES_H_
@@ -20,7 +20,7 @@ namespace waybill {
 // Both tables are cut by CutIntoChunks(), and chunks are numbered as there. Not thread-safe.
 class RelayedRoutes {
  public:
-  // `arrivals` are the routes to this worker, and `relayed` those from it.
+  // `arrivals` are the routes to this receiver, and `relayed` those from it.
   //
   // kInvalidArgument: a relayed route does not have the box and the place of one that arrives.
   static absl::StatusOr<RelayedRoutes> Create(const RouteTable& arrivals,
@@ -40,7 +40,7 @@ class RelayedRoutes {
   // Returns the relayed chunks that can be read, in the order in which this came true.
   absl::Span<const uint32_t> chunks() const { return ready_; }
   // The digest of a relayed route is that of the route which brings it: whoever gets it verifies it
-  // against what the trainer had.
+  // against what the sender had.
   struct RouteDigest {
     uint32_t route = 0;
     uint64_t digest = 0;

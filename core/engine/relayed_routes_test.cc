@@ -22,7 +22,7 @@ namespace {
 
 constexpr Format kBf16{Dtype::kBf16};
 
-// Two trainers that hold halves of each tensor, and three workers that want all of it.
+// Two senders that hold halves of each tensor, and three receivers that want all of it.
 class RelayedRoutesTest : public testing::Test {
  protected:
   RelayedRoutesTest() {
@@ -34,18 +34,18 @@ class RelayedRoutesTest : public testing::Test {
       for (int half = 0; half < 2; ++half) {
         Box box = Box::Whole({rows, columns});
         half == 0 ? box.Set(1, 0, columns / 2) : box.Set(1, columns / 2, columns);
-        Add(trainers_[half], name, {rows, columns}, box);
+        Add(senders_[half], name, {rows, columns}, box);
       }
-      for (Manifest& worker : workers_)
-        Add(worker, name, {rows, columns}, Box::Whole({rows, columns}));
+      for (Manifest& receiver : receivers_)
+        Add(receiver, name, {rows, columns}, Box::Whole({rows, columns}));
     }
     plan_ = MakePlan(Relays::kAlways);
   }
 
   Plan MakePlan(Relays relays) const {
     std::vector<const Manifest*> from, to;
-    for (const Manifest& m : trainers_) from.push_back(&m);
-    for (const Manifest& m : workers_) to.push_back(&m);
+    for (const Manifest& m : senders_) from.push_back(&m);
+    for (const Manifest& m : receivers_) to.push_back(&m);
     return *waybill::MakePlan(from, to, {.smallest_piece_bytes = 64, .relays = relays});
   }
 
@@ -57,8 +57,8 @@ class RelayedRoutesTest : public testing::Test {
     manifest.AddShard(tensor, kBf16, box, {region, 0, {box.extent(1), 1}});
   }
 
-  Manifest trainers_[2];
-  Manifest workers_[3];
+  Manifest senders_[2];
+  Manifest receivers_[3];
   Plan plan_;
 };
 
@@ -80,8 +80,8 @@ std::set<std::pair<uint32_t, uint64_t>> BytesOf(const RouteView& route, const Pi
 TEST_F(RelayedRoutesTest, AChunkIsReadyOnceAllOfItsBytesHaveArrivedAndNotBefore) {
   constexpr uint64_t kIn = 4096, kOut = 8192;
   for (uint32_t w = 0; w < 3; ++w) {
-    const RouteTable arrivals = plan_.WorkerRoutes(w);
-    const RouteTable relayed = plan_.TrainerRoutes(plan_.first_relay() + w);
+    const RouteTable arrivals = plan_.ReceiverRoutes(w);
+    const RouteTable relayed = plan_.SenderRoutes(plan_.relay(w));
     ASSERT_FALSE(relayed.empty());
     auto chunks = RelayedRoutes::Create(arrivals, kIn, relayed, kOut);
     ASSERT_TRUE(chunks.ok()) << chunks.status();
@@ -116,8 +116,8 @@ TEST_F(RelayedRoutesTest, AChunkIsReadyOnceAllOfItsBytesHaveArrivedAndNotBefore)
 }
 
 TEST_F(RelayedRoutesTest, TheDigestOfARouteIsThatOfTheRouteWhichBringsIt) {
-  const RouteTable arrivals = plan_.WorkerRoutes(0);
-  const RouteTable relayed = plan_.TrainerRoutes(plan_.first_relay());
+  const RouteTable arrivals = plan_.ReceiverRoutes(0);
+  const RouteTable relayed = plan_.SenderRoutes(plan_.relay(0));
   auto routes = RelayedRoutes::Create(arrivals, 4096, relayed, 4096);
   ASSERT_TRUE(routes.ok()) << routes.status();
   routes->Begin();
@@ -134,8 +134,8 @@ TEST_F(RelayedRoutesTest, TheDigestOfARouteIsThatOfTheRouteWhichBringsIt) {
 }
 
 TEST_F(RelayedRoutesTest, WhatDoesNotArriveAsOneRouteIsRefused) {
-  const auto chunks = RelayedRoutes::Create(MakePlan(Relays::kNever).WorkerRoutes(0), 4096,
-                                            plan_.TrainerRoutes(plan_.first_relay()), 4096);
+  const auto chunks = RelayedRoutes::Create(MakePlan(Relays::kNever).ReceiverRoutes(0), 4096,
+                                            plan_.SenderRoutes(plan_.relay(0)), 4096);
   EXPECT_EQ(chunks.status().code(), absl::StatusCode::kInvalidArgument);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Samples what a trainer holds, so that the controller notices replicas that differ.
+// Samples what a sender holds, so that the controller notices replicas that differ.
 #ifndef WAYBILL_CORE_ENGINE_REPLICA_SAMPLE_H_
 #define WAYBILL_CORE_ENGINE_REPLICA_SAMPLE_H_
 

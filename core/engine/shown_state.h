@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Which version a worker shows, and who is reading it.
+// Which version a receiver shows, and who is reading it.
 #ifndef WAYBILL_CORE_ENGINE_SHOWN_STATE_H_
 #define WAYBILL_CORE_ENGINE_SHOWN_STATE_H_
 
@@ -19,7 +19,7 @@
 
 namespace waybill {
 
-// The memory of each region of the worker's manifest, in one buffer.
+// The memory of each region of the receiver's manifest, in one buffer.
 using RegionSpans = std::vector<absl::Span<std::byte>>;
 
 // Thread-safe. Outlives no snapshot: the state behind it is shared.
@@ -33,7 +33,7 @@ class ShownState {
     ~Snapshot();
 
     uint64_t version() const { return version_; }
-    // Region i of the worker's manifest.
+    // Region i of the receiver's manifest.
     absl::Span<const std::byte> region(uint32_t i) const { return (*regions_)[i]; }
 
    private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A trainer's routes and the memory that they are read from. Stages chunks and collects the
+// A sender's routes and the memory that they are read from. Stages chunks and collects the
 // digests.
 #ifndef WAYBILL_CORE_ENGINE_STAGED_ROUTES_H_
 #define WAYBILL_CORE_ENGINE_STAGED_ROUTES_H_
@@ -15,9 +15,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/engine/receiver_link.h"
 #include "core/engine/staging_area.h"
 #include "core/engine/staging_slots.h"
-#include "core/engine/worker_link.h"
 #include "core/fabric/fabric.h"
 #include "core/memory/registration_cache.h"
 #include "core/plan/chunks.h"
@@ -34,7 +34,7 @@ namespace waybill {
 // Everything is set up on the progress thread. Any thread may then stage chunks.
 class StagedRoutes {
  public:
-  // `plan` must have passed CheckTrainerPlan(). The area outlives the routes: what is registered
+  // `plan` must have passed CheckSenderPlan(). The area outlives the routes: what is registered
   // there can be sent directly, and its threads stage into its slots.
   //
   // kInvalidArgument: the sources are on several devices; kInternal: the device failed.
@@ -68,7 +68,7 @@ class StagedRoutes {
   bool sources_are_registered() const { return sources_are_registered_; }
   Digests digests() const { return digests_; }
 
-  // The tasks that compute this trainer's maxima, which any thread may run. All of them must end
+  // The tasks that compute this sender's maxima, which any thread may run. All of them must end
   // before maxima are traded.
   uint32_t early_task_count() const { return static_cast<uint32_t>(early_tasks_.size()); }
   void RunEarlyTask(uint32_t i);

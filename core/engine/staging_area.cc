@@ -11,7 +11,7 @@
 namespace waybill {
 
 absl::StatusOr<std::unique_ptr<StagingArea>> StagingArea::Create(
-    Fabric* fabric, const TrainerEngineOptions& options) {
+    Fabric* fabric, const SenderEngineOptions& options) {
   if (options.chunk_bytes == 0 || options.chunk_bytes % kCutBytes != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("chunks of ", options.chunk_bytes, " bytes: not a multiple of ", kCutBytes));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the engines of one trainer share: its registered tensors, staging slots, and the threads
+// What the engines of one sender share: its registered tensors, staging slots, and the threads
 // that fill these.
 #ifndef WAYBILL_CORE_ENGINE_STAGING_AREA_H_
 #define WAYBILL_CORE_ENGINE_STAGING_AREA_H_
@@ -25,25 +25,25 @@
 
 namespace waybill {
 
-struct TrainerEngineOptions {
+struct SenderEngineOptions {
   uint64_t ring_bytes = 32 << 20;
   uint64_t chunk_bytes = kChunkBytes;  // Also the size of a staging slot.
   uint32_t stage_threads = 1;          // With 0 the progress thread stages.
   // What need not change on the way, and has no shorter runs, is sent from the tensors themselves.
   uint64_t direct_run_bytes = kDirectRunBytes;
-  // Chunks that are not shorter are announced, so that the worker verifies them while later
+  // Chunks that are not shorter are announced, so that the receiver verifies them while later
   // ones arrive.
   uint64_t announced_bytes = 64 << 10;
 
   // Returns the options for tensors on a GPU. It is waited for once for a quarter of the ring, and
   // while one thread waits, others have work queued.
-  static TrainerEngineOptions ForGpu() { return {.ring_bytes = 128 << 20, .stage_threads = 4}; }
+  static SenderEngineOptions ForGpu() { return {.ring_bytes = 128 << 20, .stage_threads = 4}; }
 };
 
 // Whether all that an update sends is there when it starts.
 enum class SourcesAre : uint8_t {
   kThere,
-  kArriving,  // TrainerEngine::Release() and GiveDigest() say what has come.
+  kArriving,  // SenderEngine::Release() and GiveDigest() say what has come.
 };
 
 // Lives on the progress thread; its threads stage.
@@ -54,7 +54,7 @@ class StagingArea {
   // kInvalidArgument: chunks that are not a multiple of 4 KiB, or a ring of not even one;
   // kResourceExhausted: no memory.
   static absl::StatusOr<std::unique_ptr<StagingArea>> Create(Fabric* fabric,
-                                                             const TrainerEngineOptions& options);
+                                                             const SenderEngineOptions& options);
 
   // Registers memory that updates are sent from, so that it need not be staged. Where that fails,
   // it is staged, and why_staged() says why. The memory stays until the area ends. `name` is for
@@ -74,7 +74,7 @@ class StagingArea {
   // Returns why the first source that is not registered is not; empty if all are.
   const std::string& why_staged() const { return why_staged_; }
 
-  const TrainerEngineOptions& options() const { return options_; }
+  const SenderEngineOptions& options() const { return options_; }
   const StagingRing& ring() const { return ring_; }
   SlotPool& slots() { return slots_; }
   const SlotPool& slots() const { return slots_; }
@@ -83,7 +83,7 @@ class StagingArea {
   uint64_t high_water_bytes() const { return slots_.high_water() * ring_.slot_bytes(); }
 
  private:
-  StagingArea(Fabric* fabric, const TrainerEngineOptions& options, const StagingRing& ring)
+  StagingArea(Fabric* fabric, const SenderEngineOptions& options, const StagingRing& ring)
       : fabric_(*fabric),
         options_(options),
         registrations_(fabric, RegistrationCache::Use::kRead),
@@ -100,7 +100,7 @@ class StagingArea {
   absl::Status Register(Source& source);
 
   Fabric& fabric_;
-  const TrainerEngineOptions options_;
+  const SenderEngineOptions options_;
   std::shared_ptr<Device> device_;  // Of the sources, if they are a device's memory.
   std::unique_ptr<DeviceSlots> device_slots_;
   RegistrationCache registrations_;

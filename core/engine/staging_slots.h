@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Writes chunks into the slots of a trainer's staging ring.
+// Writes chunks into the slots of a sender's staging ring.
 #ifndef WAYBILL_CORE_ENGINE_STAGING_SLOTS_H_
 #define WAYBILL_CORE_ENGINE_STAGING_SLOTS_H_
 

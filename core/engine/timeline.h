@@ -18,12 +18,12 @@
 namespace waybill {
 
 enum class Stage : uint8_t {
-  kExchange,  // The trainer computes the maxima of split blocks and trades them.
-  kStage,     // The trainer copies, casts and quantises.
-  kPost,      // The trainer hands chunks to the network.
+  kExchange,  // The sender computes the maxima of split blocks and trades them.
+  kStage,     // The sender copies, casts and quantises.
+  kPost,      // The sender hands chunks to the network.
   kWait,      // Everything is handed over, and not everything is complete.
-  kReceive,   // The worker is ready, and not everything has arrived.
-  kVerify,    // The worker computes and compares digests.
+  kReceive,   // The receiver is ready, and not everything has arrived.
+  kVerify,    // The receiver computes and compares digests.
   kCommit,    // From the decision until the version is shown.
 };
 inline constexpr size_t kStageCount = 7;

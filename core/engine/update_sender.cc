@@ -13,13 +13,14 @@ namespace {
 // The token of a post without a slot. A post from a slot has the slot's number.
 constexpr uint64_t kNoSlotToken = ~uint64_t{0} - 1;
 
-// How many chunks are stored before the progress thread is woken to announce them. A worker begins
-// to verify a little later, and the progress thread seldom takes a core from those that store.
+// How many chunks are stored before the progress thread is woken to announce them. A receiver
+// begins to verify a little later, and the progress thread seldom takes a core from those that
+// store.
 constexpr uint32_t kStoresPerWake = 8;
 
 }  // namespace
 
-UpdateSender::UpdateSender(Fabric* fabric, StagingArea* area, WorkerLinks* links,
+UpdateSender::UpdateSender(Fabric* fabric, StagingArea* area, ReceiverLinks* links,
                            MaximaExchange* exchange, ResultSink ended, FailureSink failed)
     : fabric_(*fabric),
       links_(*links),
@@ -60,7 +61,7 @@ void UpdateSender::ReleaseLedgers() {
   ledgers_ = {};
 }
 
-absl::Status UpdateSender::Grant(WorkerLane& lane) {
+absl::Status UpdateSender::Grant(ReceiverLane& lane) {
   const absl::Status readable = staged_->CheckRead(fabric_, lane.id);
   lane.reads_sources = readable.ok();
   lane.reads_device_slots = staged_->ReadsDeviceSlots(fabric_, lane.id);
@@ -96,7 +97,7 @@ absl::Status UpdateSender::SetRoutes(std::unique_ptr<StagedRoutes> staged) {
   parts_.reserve(links_.links.size());
   std::vector<uint32_t> lane_counts;
   lane_counts.reserve(links_.links.size());
-  for (const WorkerLink& link : links_.links) {
+  for (const ReceiverLink& link : links_.links) {
     lane_counts.push_back(static_cast<uint32_t>(link.lanes.size()));
   }
   // A GPU that reads them copies as many as there are in one round trip, while as many wait.
@@ -126,7 +127,7 @@ void UpdateSender::Begin(const UpdateId& update, FinishRule finish) {
 void UpdateSender::Expect(SourcesAre sources) {
   sources_are_ = sources;
   std::fill(released_.begin(), released_.end(), false);
-  for (WorkerLink& link : links_.links) {
+  for (ReceiverLink& link : links_.links) {
     link.digests_left = sources == SourcesAre::kArriving ? link.route_count() : 0;
   }
 }
@@ -140,7 +141,7 @@ void UpdateSender::GiveDigest(uint32_t route, uint64_t digest) {
   staged_->GiveDigest(route, digest);
   const auto link =
       std::upper_bound(links_.links.begin(), links_.links.end(), route,
-                       [](uint32_t r, const WorkerLink& link) { return r < link.last_route; });
+                       [](uint32_t r, const ReceiverLink& link) { return r < link.last_route; });
   link->digests_left.fetch_sub(1, std::memory_order_relaxed);
 }
 
@@ -160,12 +161,12 @@ void UpdateSender::Stop() {
   state_ = State::kStopping;
 }
 
-// Lists what this update sends to each worker.
+// Lists what this update sends to each receiver.
 void UpdateSender::DescribeUpdate() {
   payloads_.clear();
   parts_.clear();
   digested_apart_.clear();
-  for (WorkerLink& link : links_.links) {
+  for (ReceiverLink& link : links_.links) {
     parts_.push_back(link.takes_part() ? TakesPart::kYes : TakesPart::kNo);
     if (!link.takes_part()) continue;
     for (uint32_t c = link.first_chunk; c < link.last_chunk; ++c) {
@@ -194,7 +195,7 @@ void UpdateSender::DescribeUpdate() {
 }
 
 StagedRoutes::Reads UpdateSender::ReadsOf(uint32_t chunk) const {
-  const WorkerLane& lane = links_.link_of_chunk[chunk]->lanes[links_.lane_of_chunk[chunk]];
+  const ReceiverLane& lane = links_.link_of_chunk[chunk]->lanes[links_.lane_of_chunk[chunk]];
   return {.sources = lane.reads_sources && staged_->sources_are_registered(),
           .device_slots = lane.reads_device_slots};
 }
@@ -220,7 +221,7 @@ void UpdateSender::DigestGroup(uint32_t group) {
   const auto chunks = absl::MakeConstSpan(digested_apart_).subspan(group * at_once, at_once);
   staged_->DigestDirect(chunks);
   for (const uint32_t chunk : chunks) {
-    WorkerLink& link = *links_.link_of_chunk[chunk];
+    ReceiverLink& link = *links_.link_of_chunk[chunk];
     if (link.digests_left.fetch_sub(1, std::memory_order_acq_rel) == 1) fabric_.Wake();
   }
 }
@@ -253,12 +254,12 @@ void UpdateSender::Run() {
 
 void UpdateSender::ReportProgress() {
   AnnounceStores();
-  for (WorkerLink& link : links_.links) {
+  for (ReceiverLink& link : links_.links) {
     if (link.stores_begun == 0 || link.stores_left.load(std::memory_order_acquire) > 0) continue;
     schedule_.OnStored(link.index, std::exchange(link.stores_begun, 0));
   }
   if (digests_begun_ && (!digested_apart_.empty() || sources_are_ == SourcesAre::kArriving)) {
-    for (const WorkerLink& link : links_.links) {
+    for (const ReceiverLink& link : links_.links) {
       if (link.digests_left.load(std::memory_order_acquire) == 0) schedule_.OnDigested(link.index);
     }
   }
@@ -317,7 +318,7 @@ bool UpdateSender::RunStores() {
 // On any thread.
 void UpdateSender::Store(uint32_t place) {
   const uint32_t chunk = stores_[place];
-  WorkerLink& link = *links_.link_of_chunk[chunk];
+  ReceiverLink& link = *links_.link_of_chunk[chunk];
   if (!link.failed.load(std::memory_order_relaxed)) {
     staged_->StageInPlace(chunk, link.buffer(links_.lane_of_chunk[chunk]));
     timeline_.End(Stage::kStage);
@@ -327,13 +328,13 @@ void UpdateSender::Store(uint32_t place) {
   if (last || place % kStoresPerWake == kStoresPerWake - 1) fabric_.Wake();
 }
 
-// Workers verify what is stored while later chunks are. Chunks are announced in the order in which
-// they were begun, so that one counter says how far it is.
+// Receivers verify what is stored while later chunks are. Chunks are announced in the order in
+// which they were begun, so that one counter says how far it is.
 void UpdateSender::AnnounceStores() {
   for (; announced_ < wave_end_ && stored_[announced_].load(std::memory_order_acquire);
        ++announced_) {
     const uint32_t chunk = stores_[announced_];
-    WorkerLink& link = *links_.link_of_chunk[chunk];
+    ReceiverLink& link = *links_.link_of_chunk[chunk];
     const std::optional<uint32_t> immediate = Announcement(link, chunk);
     if (link.failed || !immediate) continue;
     absl::Status status = fabric_.Signal(link.lanes[links_.lane_of_chunk[chunk]].id, *immediate);
@@ -342,7 +343,7 @@ void UpdateSender::AnnounceStores() {
 }
 
 // Returns the immediate behind a chunk, or nullopt if the chunk is not worth one.
-std::optional<uint32_t> UpdateSender::Announcement(const WorkerLink& link, uint32_t chunk) const {
+std::optional<uint32_t> UpdateSender::Announcement(const ReceiverLink& link, uint32_t chunk) const {
   const uint32_t number = chunk - link.first_chunk;
   if (staged_->digests() == Digests::kOff || number >= ChunkImmediate::kMostChunks ||
       staged_->chunk_size(chunk) < area_.options().announced_bytes) {
@@ -384,13 +385,13 @@ bool UpdateSender::Post(const SendCommand& command, std::optional<uint32_t> imme
   return false;
 }
 
-// The entries of one trainer are neighbours in the ledger.
-void UpdateSender::StoreLedger(WorkerLink& link) {
+// The entries of one sender are neighbours in the ledger.
+void UpdateSender::StoreLedger(ReceiverLink& link) {
   auto* entries = reinterpret_cast<LedgerEntry*>(link.buffer(0).ledger.mapped);
   staged_->FillLedger(link.first_route, link.route_count(), entries + link.first_ledger_entry);
 }
 
-void UpdateSender::AppendLedgerWrites(WorkerLink& link) {
+void UpdateSender::AppendLedgerWrites(ReceiverLink& link) {
   auto* entries = reinterpret_cast<LedgerEntry*>(ledgers_.memory.data) + link.first_route;
   staged_->FillLedger(link.first_route, link.route_count(), entries);
   const uint64_t source = uint64_t{link.first_route} * sizeof(LedgerEntry);
@@ -407,7 +408,7 @@ void UpdateSender::AppendLedgerWrites(WorkerLink& link) {
 }
 
 void UpdateSender::EndLane(const SendCommand& command) {
-  WorkerLink& link = LinkOf(command);
+  ReceiverLink& link = LinkOf(command);
   const bool with_ledger = command.lane.index == 0;
   if (link.buffer(command.lane.index).ledger.mapped == nullptr) {
     writes_.clear();
@@ -428,24 +429,24 @@ uint32_t UpdateSender::DataImmediate() const {
 
 // --- the end ---
 
-void UpdateSender::Fail(WorkerLink& link, absl::Status status) {
+void UpdateSender::Fail(ReceiverLink& link, absl::Status status) {
   if (link.failed.exchange(true)) return;
   if (schedule_.OnPeerFailed(link.index)) Close(link);
   failed_(link, std::move(status));
 }
 
 void UpdateSender::FailWhoIsNotQuiescent(const absl::Status& status) {
-  for (WorkerLink& link : links_.links) {
+  for (ReceiverLink& link : links_.links) {
     if (!link.failed && schedule_.posts_outstanding(link.index) > 0) Fail(link, status);
   }
 }
 
-void UpdateSender::Close(WorkerLink& link) {
+void UpdateSender::Close(ReceiverLink& link) {
   link.CloseLanes(fabric_);
   schedule_.OnClosed(link.index);
 }
 
-void UpdateSender::OnComplete(const WorkerLink& link, const WorkerLane& lane, uint64_t token) {
+void UpdateSender::OnComplete(const ReceiverLink& link, const ReceiverLane& lane, uint64_t token) {
   const SendLane where = {link.index, static_cast<uint32_t>(&lane - link.lanes.data())};
   if (token == kNoSlotToken) {
     schedule_.OnComplete(where, SendSchedule::kNoSlot);
@@ -475,7 +476,7 @@ void UpdateSender::StopStaging() {
   pool_.Cancel(digest_batch_);
   digested_apart_.clear();
   slots_.Cancel();
-  for (WorkerLink& link : links_.links) {
+  for (ReceiverLink& link : links_.links) {
     link.stores_left.store(0, std::memory_order_relaxed);
     link.digests_left.store(0, std::memory_order_relaxed);
     link.stores_begun = 0;

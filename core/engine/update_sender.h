@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Carries out the send schedule of an update: stages, stores and posts what it says, and trades
-// maxima with other trainers meanwhile.
+// maxima with other senders meanwhile.
 #ifndef WAYBILL_CORE_ENGINE_UPDATE_SENDER_H_
 #define WAYBILL_CORE_ENGINE_UPDATE_SENDER_H_
 
@@ -16,11 +16,11 @@
 
 #include "absl/status/status.h"
 #include "core/engine/maxima_exchange.h"
+#include "core/engine/receiver_link.h"
 #include "core/engine/staged_routes.h"
 #include "core/engine/staging_area.h"
 #include "core/engine/staging_slots.h"
 #include "core/engine/timeline.h"
-#include "core/engine/worker_link.h"
 #include "core/fabric/fabric.h"
 #include "core/memory/staging_ring.h"
 #include "core/protocol/send_schedule.h"
@@ -33,18 +33,18 @@ namespace waybill {
 class UpdateSender {
  public:
   enum class Result : uint8_t {
-    kSent,     // Everything is complete, except what goes to workers that failed.
+    kSent,     // Everything is complete, except what goes to receivers that failed.
     kStopped,  // After Stop(): nothing of the update is on its way.
     // The update must not be shown: `why` says what a device failed of, or is OK if NaNs or
     // infinities were found. Call Stop().
     kRefused,
   };
   using ResultSink = std::function<void(Result result, absl::Status why)>;
-  using FailureSink = std::function<void(const WorkerLink& link, absl::Status status)>;
+  using FailureSink = std::function<void(const ReceiverLink& link, absl::Status status)>;
 
   // The fabric, the area, the links and the exchange outlive the sender. Both sinks are called from
   // within its calls.
-  UpdateSender(Fabric* fabric, StagingArea* area, WorkerLinks* links, MaximaExchange* exchange,
+  UpdateSender(Fabric* fabric, StagingArea* area, ReceiverLinks* links, MaximaExchange* exchange,
                ResultSink ended, FailureSink failed);
   ~UpdateSender();
   UpdateSender(const UpdateSender&) = delete;
@@ -52,7 +52,7 @@ class UpdateSender {
 
   const StagingRing& ring() const { return slots_.ring(); }
   // Lets the lane's network read what is posted on it.
-  absl::Status Grant(WorkerLane& lane);
+  absl::Status Grant(ReceiverLane& lane);
 
   // Forgets the plan and whatever was being sent, without a result. No thread stages anything when
   // this returns. Close every lane that is not quiescent before the next plan: the slots are free
@@ -65,8 +65,8 @@ class UpdateSender {
   StagedRoutes& routes() { return *staged_; }
   const StagedRoutes& routes() const { return *staged_; }
 
-  // Returns true if nothing that was posted to the worker is on its way.
-  bool IsQuiescent(const WorkerLink& link) const {
+  // Returns true if nothing that was posted to the receiver is on its way.
+  bool IsQuiescent(const ReceiverLink& link) const {
     return schedule_.posts_outstanding(link.index) == 0;
   }
 
@@ -75,7 +75,7 @@ class UpdateSender {
   void Release(uint32_t chunk);
   void GiveDigest(uint32_t route, uint64_t digest);
 
-  // Begins to send to every worker that takes part. The routes and the exchange have begun the
+  // Begins to send to every receiver that takes part. The routes and the exchange have begun the
   // update.
   void Begin(const UpdateId& update, FinishRule finish);
   // Makes progress.
@@ -83,13 +83,13 @@ class UpdateSender {
   // Ends the update; kStopped follows. No thread of ours stages anything when this returns.
   void Stop();
 
-  // Fails a worker because one of its lanes is dead. Its other lanes are closed before the failure
-  // is reported, unless a thread still stores or stages for the worker.
-  void Fail(WorkerLink& link, absl::Status status);
-  // Fails every worker that has posts outstanding.
+  // Fails a receiver because one of its lanes is dead. Its other lanes are closed before the
+  // failure is reported, unless a thread still stores or stages for the receiver.
+  void Fail(ReceiverLink& link, absl::Status status);
+  // Fails every receiver that has posts outstanding.
   void FailWhoIsNotQuiescent(const absl::Status& status);
   // Handles the completion of a post with a token that is not the caller's own.
-  void OnComplete(const WorkerLink& link, const WorkerLane& lane, uint64_t token);
+  void OnComplete(const ReceiverLink& link, const ReceiverLane& lane, uint64_t token);
 
   TransferCounts counts() const;
   const Timeline& timeline() const { return timeline_; }
@@ -102,8 +102,8 @@ class UpdateSender {
   void Trade();
   void Run();
   void ReportProgress();
-  WorkerLink& LinkOf(const SendCommand& command) { return links_.links[command.lane.peer]; }
-  WorkerLane& LaneOf(const SendCommand& command) {
+  ReceiverLink& LinkOf(const SendCommand& command) { return links_.links[command.lane.peer]; }
+  ReceiverLane& LaneOf(const SendCommand& command) {
     return LinkOf(command).lanes[command.lane.index];
   }
   void Execute(const SendCommand& command);
@@ -115,20 +115,20 @@ class UpdateSender {
   bool SendsUndigested(uint32_t chunk) const;
   void BeginDigests();
   void DigestGroup(uint32_t group);
-  std::optional<uint32_t> Announcement(const WorkerLink& link, uint32_t chunk) const;
+  std::optional<uint32_t> Announcement(const ReceiverLink& link, uint32_t chunk) const;
   void PostChunk(const SendCommand& command);
   bool Post(const SendCommand& command, std::optional<uint32_t> immediate, uint64_t token);
-  void StoreLedger(WorkerLink& link);
-  void AppendLedgerWrites(WorkerLink& link);
+  void StoreLedger(ReceiverLink& link);
+  void AppendLedgerWrites(ReceiverLink& link);
   void EndLane(const SendCommand& command);
   uint32_t DataImmediate() const;
-  void Close(WorkerLink& link);
+  void Close(ReceiverLink& link);
   void Refuse(absl::Status why);
   void End(Result result);
   void StopStaging();
 
   Fabric& fabric_;
-  WorkerLinks& links_;
+  ReceiverLinks& links_;
   MaximaExchange& exchange_;
   const ResultSink ended_;
   const FailureSink failed_;
@@ -141,8 +141,8 @@ class UpdateSender {
   State state_ = State::kIdle;
   UpdateId update_;
   bool refused_ = false;                    // kRefused was reported.
-  std::atomic<bool> maxima_known_ = false;  // This trainer has computed its own maxima.
-  bool scales_known_ = false;               // All trainers' maxima have arrived.
+  std::atomic<bool> maxima_known_ = false;  // This sender has computed its own maxima.
+  bool scales_known_ = false;               // All senders' maxima have arrived.
   TransferCounts counts_;                   // Counts that the schedule does not keep.
   Timeline timeline_;
   std::vector<Payload> payloads_;  // The update at hand, as are the parts.
@@ -156,7 +156,7 @@ class UpdateSender {
   uint32_t wave_end_ = 0;
   std::atomic<bool> wave_is_over_ = true;
   std::unique_ptr<std::atomic<bool>[]> stored_;  // By place in `stores_`: it has been stored.
-  uint32_t announced_ = 0;  // In `stores_`: one past the last that workers were told of.
+  uint32_t announced_ = 0;  // In `stores_`: one past the last that receivers were told of.
   std::vector<uint32_t> digested_apart_;  // Chunks.
   bool digests_begun_ = false;
   StagingSlots slots_;

@@ -14,10 +14,11 @@
 namespace waybill {
 namespace {
 
-// Relays cost workers more copies and more lanes: they have to make the busiest link's time this
+// Relays cost receivers more copies and more lanes: they have to make the busiest link's time this
 // much of what it is without them.
 constexpr double kWorthRelaying = 0.9;
-// Workers relay to each other in neighbourhoods of at most so many, to all of which each has lanes.
+// Receivers relay to each other in neighbourhoods of at most so many, to all of which each has
+// lanes.
 constexpr size_t kMostNeighbours = 512;
 // What is relayed is cut into at most so many times the parts that give each destination one.
 constexpr uint32_t kMostParts = 4;
@@ -36,10 +37,10 @@ void Pour(double bytes, const std::vector<uint32_t>& set, absl::Span<const RankL
   // The level is that of the lowest vessels that the bytes reach.
   double speed = 0, weighted = 0, level = 0;
   for (size_t i = 0; i < order.size(); ++i) {
-    const uint32_t trainer = set[order[i]];
-    if (i > 0 && level <= loads[trainer]) break;
-    speed += links[trainer].bytes_per_second;
-    weighted += links[trainer].bytes_per_second * loads[trainer];
+    const uint32_t sender = set[order[i]];
+    if (i > 0 && level <= loads[sender]) break;
+    speed += links[sender].bytes_per_second;
+    weighted += links[sender].bytes_per_second * loads[sender];
     level = (bytes + weighted) / speed;
   }
   for (size_t i = 0; i < set.size(); ++i) {
@@ -50,7 +51,7 @@ void Pour(double bytes, const std::vector<uint32_t>& set, absl::Span<const RankL
 Quotas ShareOut(const SourceIndex& sources, const std::vector<double>& set_bytes,
                 absl::Span<const RankLink> links) {
   constexpr int kRounds = 100;
-  constexpr double kStill = 1e-6;  // Relative to a trainer's mean load.
+  constexpr double kStill = 1e-6;  // Relative to a sender's mean load.
   const auto& sets = sources.holder_sets();
   Quotas quotas(sets.size());
   std::vector<double> loads(links.size(), 0);
@@ -76,9 +77,9 @@ Quotas ShareOut(const SourceIndex& sources, const std::vector<double>& set_bytes
   return quotas;
 }
 
-// For every set of trainers that is a set of holders: what only they can send, at their speed.
-double TrainerBound(const std::vector<std::vector<uint32_t>>& sets,
-                    const std::vector<double>& set_bytes, absl::Span<const RankLink> links) {
+// For every set of senders that is a set of holders: what only they can send, at their speed.
+double SenderBound(const std::vector<std::vector<uint32_t>>& sets,
+                   const std::vector<double>& set_bytes, absl::Span<const RankLink> links) {
   constexpr size_t kMostSets = 2048;  // Beyond: only the sets themselves, and all together.
   double total_bytes = 0, total_speed = 0, bound = 0;
   for (const RankLink& link : links) total_speed += link.bytes_per_second;
@@ -86,7 +87,7 @@ double TrainerBound(const std::vector<std::vector<uint32_t>>& sets,
   bound = total_bytes / total_speed;
   for (size_t s = 0; s < sets.size(); ++s) {
     double bytes = 0, speed = 0;
-    for (const uint32_t trainer : sets[s]) speed += links[trainer].bytes_per_second;
+    for (const uint32_t sender : sets[s]) speed += links[sender].bytes_per_second;
     for (size_t other = 0; other < sets.size(); ++other) {
       const bool within = other == s || (sets.size() <= kMostSets &&
                                          std::includes(sets[s].begin(), sets[s].end(),
@@ -124,19 +125,19 @@ bool CutRows(double bytes, uint64_t size_bytes, uint64_t smallest, Extents2 bloc
 
 // Returns how many neighbours have consecutive numbers, as the ranks of an engine do: as few
 // neighbourhoods as there can be, and all about as large.
-uint32_t NeighbourhoodSize(size_t workers) {
-  const size_t count = (workers + kMostNeighbours - 1) / kMostNeighbours;
-  return count == 0 ? 1 : static_cast<uint32_t>((workers + count - 1) / count);
+uint32_t NeighbourhoodSize(size_t receivers) {
+  const size_t count = (receivers + kMostNeighbours - 1) / kMostNeighbours;
+  return count == 0 ? 1 : static_cast<uint32_t>((receivers + count - 1) / count);
 }
 
-// Calls `use(begin, end)` for the destinations, which are sorted by their workers, in each
+// Calls `use(begin, end)` for the destinations, which are sorted by their receivers, in each
 // neighbourhood that has some.
 template <typename Use>
 void ForEachNeighbourhood(absl::Span<const Recipient> destinations, uint32_t size, Use use) {
   for (uint32_t begin = 0; begin < destinations.size();) {
-    const uint32_t neighbourhood = destinations[begin].worker / size;
+    const uint32_t neighbourhood = destinations[begin].receiver / size;
     uint32_t end = begin + 1;
-    while (end < destinations.size() && destinations[end].worker / size == neighbourhood) ++end;
+    while (end < destinations.size() && destinations[end].receiver / size == neighbourhood) ++end;
     use(begin, end);
     begin = end;
   }
@@ -180,18 +181,18 @@ Box BetweenSeams(const SourceIndex& sources, const Demand& demand, uint64_t smal
 
 class Dealer {
  public:
-  Dealer(const SourceIndex& sources, const Demands& demands, absl::Span<const RankLink> trainers,
-         absl::Span<const RankLink> workers, Quotas quotas, uint64_t smallest,
+  Dealer(const SourceIndex& sources, const Demands& demands, absl::Span<const RankLink> senders,
+         absl::Span<const RankLink> receivers, Quotas quotas, uint64_t smallest,
          std::vector<Shipment>& out)
       : sources_(sources),
         demands_(demands),
-        trainers_(trainers),
-        workers_(workers),
+        senders_(senders),
+        receivers_(receivers),
         quotas_(std::move(quotas)),
         smallest_(smallest),
         out_(out),
-        neighbourhood_size_(NeighbourhoodSize(workers.size())),
-        racks_count_(HaveRacksInCommon(trainers, workers)) {}
+        neighbourhood_size_(NeighbourhoodSize(receivers.size())),
+        racks_count_(HaveRacksInCommon(senders, receivers)) {}
 
   // Deals what is at a seam of its source to one of the holders. The rest is `between`.
   void DealSeams(uint32_t index, const Box& between, bool relayed) {
@@ -219,9 +220,9 @@ class Dealer {
     DealCopies(LotOf(index, box), all);
   }
 
-  // Deals what was put off: as much as possible to holders in the workers' racks, and then the rest
-  // to all holders. Must be called after all demands have been dealt. Returns false if nothing was
-  // put off.
+  // Deals what was put off: as much as possible to holders in the receivers' racks, and then the
+  // rest to all holders. Must be called after all demands have been dealt. Returns false if nothing
+  // was put off.
   bool DealPutOff() {
     if (put_off_.empty()) return false;
     for (const PutOff& part : std::exchange(put_off_, {})) DealInRacks(part);
@@ -338,12 +339,12 @@ class Dealer {
     for (uint32_t begin = all.first_destination; begin < all.last_destination;) {
       Copies some = all;
       some.first_destination = begin;
-      if (IsOnHostOfAny(lot, destinations[begin].worker)) {
+      if (IsOnHostOfAny(lot, destinations[begin].receiver)) {
         some.last_destination = begin + 1;
         DealOnHost(lot, some);
       } else {
         uint32_t end = begin + 1;
-        while (end < all.last_destination && !IsOnHostOfAny(lot, destinations[end].worker)) ++end;
+        while (end < all.last_destination && !IsOnHostOfAny(lot, destinations[end].receiver)) ++end;
         some.last_destination = end;
       }
       begin = some.last_destination;
@@ -362,26 +363,27 @@ class Dealer {
         .last_destination = want.last_destination - want.first_destination};
   }
 
-  static bool HaveRacksInCommon(absl::Span<const RankLink> trainers,
-                                absl::Span<const RankLink> workers) {
+  static bool HaveRacksInCommon(absl::Span<const RankLink> senders,
+                                absl::Span<const RankLink> receivers) {
     absl::flat_hash_set<uint32_t> racks;
-    for (const RankLink& trainer : trainers) racks.insert(trainer.rack);
-    return std::any_of(workers.begin(), workers.end(), [&](const RankLink& worker) {
-      return worker.rack != 0 && racks.contains(worker.rack);
+    for (const RankLink& sender : senders) racks.insert(sender.rack);
+    return std::any_of(receivers.begin(), receivers.end(), [&](const RankLink& receiver) {
+      return receiver.rack != 0 && racks.contains(receiver.rack);
     });
   }
 
-  bool IsOnHost(const Holder& holder, const RankLink& worker) const {
-    return worker.host != 0 && trainers_[holder.trainer].host == worker.host;
+  bool IsOnHost(const Holder& holder, const RankLink& receiver) const {
+    return receiver.host != 0 && senders_[holder.sender].host == receiver.host;
   }
 
   bool IsInRack(const Holder& holder, uint32_t rack) const {
-    return rack != 0 && trainers_[holder.trainer].rack == rack;
+    return rack != 0 && senders_[holder.sender].rack == rack;
   }
 
-  bool IsOnHostOfAny(const Lot& lot, uint32_t worker) const {
-    return std::any_of(lot.holders.begin(), lot.holders.end(),
-                       [&](const Holder& holder) { return IsOnHost(holder, workers_[worker]); });
+  bool IsOnHostOfAny(const Lot& lot, uint32_t receiver) const {
+    return std::any_of(lot.holders.begin(), lot.holders.end(), [&](const Holder& holder) {
+      return IsOnHost(holder, receivers_[receiver]);
+    });
   }
 
   void Ship(const Lot& lot, size_t holder, const Box& box, const Copies& copies) {
@@ -392,16 +394,16 @@ class Dealer {
     if (lot.relayed) Relay(lot.demand, box, copies);
   }
 
-  // Sends what one worker has got to all its neighbours that want it.
+  // Sends what one receiver has got to all its neighbours that want it.
   void Relay(uint32_t demand, const Box& box, const Copies& got) {
     const auto destinations = demands_.DestinationsOf(demands_.WantOf(demands_.demands[demand]));
     const Recipient& head = destinations[got.first_destination];
-    const Holder holder = {static_cast<uint32_t>(trainers_.size()) + head.worker, head.holding};
-    const uint32_t neighbourhood = head.worker / neighbourhood_size_;
-    const auto first_not_before = [&](uint32_t worker) {
+    const Holder holder = {static_cast<uint32_t>(senders_.size()) + head.receiver, head.holding};
+    const uint32_t neighbourhood = head.receiver / neighbourhood_size_;
+    const auto first_not_before = [&](uint32_t receiver) {
       return static_cast<uint32_t>(
           std::partition_point(destinations.begin(), destinations.end(),
-                               [&](const Recipient& to) { return to.worker < worker; }) -
+                               [&](const Recipient& to) { return to.receiver < receiver; }) -
           destinations.begin());
     };
     Copies before = got, after = got;
@@ -417,9 +419,9 @@ class Dealer {
 
   // Takes whole copies for one destination from the holders on its host, as far as their quotas go.
   void DealOnHost(const Lot& lot, Copies& left) {
-    const RankLink& worker = workers_[WorkerOf(lot, left.first_destination)];
+    const RankLink& receiver = receivers_[ReceiverOf(lot, left.first_destination)];
     for (size_t i = 0; i < lot.holders.size(); ++i) {
-      if (!IsOnHost(lot.holders[i], worker)) continue;
+      if (!IsOnHost(lot.holders[i], receiver)) continue;
       Copies some = left;
       some.last_member = left.first_member +
                          static_cast<uint32_t>(std::min(static_cast<double>(left.count()),
@@ -429,12 +431,12 @@ class Dealer {
     }
   }
 
-  // Takes whole copies from the holders in the workers' racks, as far as their quotas go, and puts
-  // off what is left.
+  // Takes whole copies from the holders in the receivers' racks, as far as their quotas go, and
+  // puts off what is left.
   void DealInRacks(const PutOff& part) {
     const Lot lot = LotOf(part);
     const auto rack_of = [&](uint32_t destination) {
-      return workers_[WorkerOf(lot, destination)].rack;
+      return receivers_[ReceiverOf(lot, destination)].rack;
     };
     for (uint32_t begin = part.copies.first_destination; begin < part.copies.last_destination;) {
       uint32_t end = begin + 1;
@@ -535,10 +537,10 @@ class Dealer {
   // Deals one copy, in pieces where quotas end.
   void DealOne(const Lot& lot, const Copies& copy) {
     const Demand& demand = demands_.demands[lot.demand];
-    const RankLink& worker = workers_[WorkerOf(lot, copy.first_destination)];
+    const RankLink& receiver = receivers_[ReceiverOf(lot, copy.first_destination)];
     Box rest = lot.box;
     while (true) {
-      const size_t best = Best(lot, worker);
+      const size_t best = Best(lot, receiver);
       const auto rest_bytes =
           static_cast<uint64_t>(static_cast<double>(rest.element_count()) * lot.element_bytes);
       Box head;
@@ -552,22 +554,22 @@ class Dealer {
     }
   }
 
-  uint32_t WorkerOf(const Lot& lot, uint32_t destination) const {
+  uint32_t ReceiverOf(const Lot& lot, uint32_t destination) const {
     const Want& want = demands_.WantOf(demands_.demands[lot.demand]);
-    return demands_.DestinationsOf(want)[destination].worker;
+    return demands_.DestinationsOf(want)[destination].receiver;
   }
 
-  // Returns a holder on the worker's own host while there is something left there, then one in its
-  // rack, then any; of several, the one with the most left.
-  size_t Best(const Lot& lot, const RankLink& worker) const {
+  // Returns a holder on the receiver's own host while there is something left there, then one in
+  // its rack, then any; of several, the one with the most left.
+  size_t Best(const Lot& lot, const RankLink& receiver) const {
     size_t best = 0;
     int best_nearness = 0;
     for (size_t i = 0; i < lot.holders.size(); ++i) {
       const bool has_some = lot.quotas[i] >= static_cast<double>(smallest_);
-      const int nearness = !has_some                               ? 0
-                           : IsOnHost(lot.holders[i], worker)      ? 2
-                           : IsInRack(lot.holders[i], worker.rack) ? 1
-                                                                   : 0;
+      const int nearness = !has_some                                 ? 0
+                           : IsOnHost(lot.holders[i], receiver)      ? 2
+                           : IsInRack(lot.holders[i], receiver.rack) ? 1
+                                                                     : 0;
       if (i == 0 || nearness > best_nearness ||
           (nearness == best_nearness && lot.quotas[i] > lot.quotas[best])) {
         best = i;
@@ -579,15 +581,15 @@ class Dealer {
 
   const SourceIndex& sources_;
   const Demands& demands_;
-  absl::Span<const RankLink> trainers_;
-  absl::Span<const RankLink> workers_;
+  absl::Span<const RankLink> senders_;
+  absl::Span<const RankLink> receivers_;
   Quotas quotas_;
   uint64_t smallest_;
   std::vector<Shipment>& out_;
   const uint32_t neighbourhood_size_;
-  // True if a trainer and a worker are in one rack. The copies of all demands are then dealt on the
-  // workers' hosts, then in their racks, and only then to other holders. Otherwise a worker far
-  // away could use up the quota of a holder that is in the rack of a later demand's worker.
+  // True if a sender and a receiver are in one rack. The copies of all demands are then dealt on
+  // the receivers' hosts, then in their racks, and only then to other holders. Otherwise a receiver
+  // far away could use up the quota of a holder that is in the rack of a later demand's receiver.
   const bool racks_count_;
   std::vector<PutOff> put_off_;
   absl::flat_hash_map<uint32_t, size_t> replicas_;  // The chosen holders of each class with seams.
@@ -603,46 +605,46 @@ double Busiest(absl::Span<const double> loads) {
 // Returns how busy the links are, and how busy the busiest must be.
 Balance BalanceOf(const SourceIndex& sources, const Demands& demands,
                   const std::vector<Shipment>& shipments, const std::vector<double>& set_bytes,
-                  absl::Span<const RankLink> trainers, absl::Span<const RankLink> workers,
-                  absl::Span<const double> worker_loads) {
-  std::vector<double> loads(trainers.size() + workers.size(), 0);  // Of senders.
+                  absl::Span<const RankLink> senders, absl::Span<const RankLink> receivers,
+                  absl::Span<const double> receiver_loads) {
+  std::vector<double> loads(senders.size() + receivers.size(), 0);  // Of senders.
   for (const Shipment& shipment : shipments) {
     const Demand& demand = demands.demands[shipment.demand];
     const double share = static_cast<double>(shipment.box.element_count()) /
                          static_cast<double>(demand.box.element_count());
-    const uint32_t sender = shipment.holder.trainer;
+    const uint32_t sender = shipment.holder.sender;
     const RankLink& link =
-        sender < trainers.size() ? trainers[sender] : workers[sender - trainers.size()];
+        sender < senders.size() ? senders[sender] : receivers[sender - senders.size()];
     loads[sender] += share * static_cast<double>(demand.size_bytes * shipment.copies.count()) /
                      link.bytes_per_second;
   }
   Balance balance;
   for (size_t s = 0; s < loads.size(); ++s) {
-    if (s >= trainers.size()) {
-      balance.busiest_worker = std::max(balance.busiest_worker, loads[s]);
+    if (s >= senders.size()) {
+      balance.busiest_receiver = std::max(balance.busiest_receiver, loads[s]);
       continue;
     }
-    balance.busiest_trainer = std::max(balance.busiest_trainer, loads[s]);
-    balance.mean_trainer += loads[s] / static_cast<double>(trainers.size());
+    balance.busiest_sender = std::max(balance.busiest_sender, loads[s]);
+    balance.mean_sender += loads[s] / static_cast<double>(senders.size());
   }
   balance.lower_bound =
-      std::max(Busiest(worker_loads), TrainerBound(sources.holder_sets(), set_bytes, trainers));
-  balance.busiest_worker = std::max(balance.busiest_worker, Busiest(worker_loads));
+      std::max(Busiest(receiver_loads), SenderBound(sources.holder_sets(), set_bytes, senders));
+  balance.busiest_receiver = std::max(balance.busiest_receiver, Busiest(receiver_loads));
   return balance;
 }
 
-// Returns for each want whether it can be relayed: if several workers want it once. Scales are few,
-// and come with the proof that they are those which were used.
+// Returns for each want whether it can be relayed: if several receivers want it once. Scales are
+// few, and come with the proof that they are those which were used.
 std::vector<bool> FindRelayable(const Demands& demands) {
   std::vector<bool> relayable;
-  std::vector<uint32_t> workers;
+  std::vector<uint32_t> receivers;
   for (const Want& want : demands.wants) {
-    workers.clear();
-    for (const Recipient& to : demands.DestinationsOf(want)) workers.push_back(to.worker);
-    std::sort(workers.begin(), workers.end());
-    const auto twice = std::adjacent_find(workers.begin(), workers.end());
-    relayable.push_back(want.content != Content::kScales && workers.size() > 1 &&
-                        twice == workers.end());
+    receivers.clear();
+    for (const Recipient& to : demands.DestinationsOf(want)) receivers.push_back(to.receiver);
+    std::sort(receivers.begin(), receivers.end());
+    const auto twice = std::adjacent_find(receivers.begin(), receivers.end());
+    relayable.push_back(want.content != Content::kScales && receivers.size() > 1 &&
+                        twice == receivers.end());
   }
   return relayable;
 }
@@ -680,39 +682,39 @@ std::vector<double> BytesOfSets(const SourceIndex& sources, const Demands& deman
 }
 
 // Links between ranks of one host do not carry anything.
-bool OnSeveralHosts(absl::Span<const RankLink> trainers, absl::Span<const RankLink> workers) {
-  const auto elsewhere = [&](const RankLink& link) { return link.host != workers[0].host; };
-  return std::any_of(trainers.begin(), trainers.end(), elsewhere) ||
-         std::any_of(workers.begin(), workers.end(), elsewhere);
+bool OnSeveralHosts(absl::Span<const RankLink> senders, absl::Span<const RankLink> receivers) {
+  const auto elsewhere = [&](const RankLink& link) { return link.host != receivers[0].host; };
+  return std::any_of(senders.begin(), senders.end(), elsewhere) ||
+         std::any_of(receivers.begin(), receivers.end(), elsewhere);
 }
 
 }  // namespace
 
 Assignment AssignDemands(const SourceIndex& sources, const Demands& demands,
-                         absl::Span<const RankLink> trainers, absl::Span<const RankLink> workers,
+                         absl::Span<const RankLink> senders, absl::Span<const RankLink> receivers,
                          uint64_t smallest_piece_bytes, Relays relays) {
-  std::vector<double> worker_loads(workers.size(), 0);
+  std::vector<double> receiver_loads(receivers.size(), 0);
   for (const Demand& demand : demands.demands) {
     const Want& want = demands.WantOf(demand);
     const double bytes = static_cast<double>(demand.size_bytes) *
                          static_cast<double>(sources.tensors().members(want.tensor_class).size());
     for (const Recipient& d : demands.DestinationsOf(want)) {
-      worker_loads[d.worker] += bytes / workers[d.worker].bytes_per_second;
+      receiver_loads[d.receiver] += bytes / receivers[d.receiver].bytes_per_second;
     }
   }
   std::vector<bool> relayed(demands.wants.size(), false);
-  const uint32_t neighbours = NeighbourhoodSize(workers.size());
+  const uint32_t neighbours = NeighbourhoodSize(receivers.size());
   std::vector<double> set_bytes = BytesOfSets(sources, demands, relayed, neighbours);
   Assignment assignment;
   if (relays != Relays::kNever) {
     std::vector<bool> relayable = FindRelayable(demands);
     std::vector<double> once = BytesOfSets(sources, demands, relayable, neighbours);
     const auto busiest = [&](const std::vector<double>& bytes) {
-      return std::max(Busiest(worker_loads), TrainerBound(sources.holder_sets(), bytes, trainers));
+      return std::max(Busiest(receiver_loads), SenderBound(sources.holder_sets(), bytes, senders));
     };
     assignment.relays =
         once != set_bytes &&
-        (relays == Relays::kAlways || (OnSeveralHosts(trainers, workers) &&
+        (relays == Relays::kAlways || (OnSeveralHosts(senders, receivers) &&
                                        busiest(once) < kWorthRelaying * busiest(set_bytes)));
     if (assignment.relays) {
       set_bytes = std::move(once);
@@ -721,7 +723,7 @@ Assignment AssignDemands(const SourceIndex& sources, const Demands& demands,
   }
   std::vector<Shipment>& shipments = assignment.shipments;
   shipments.reserve(demands.demands.size());
-  Dealer dealer(sources, demands, trainers, workers, ShareOut(sources, set_bytes, trainers),
+  Dealer dealer(sources, demands, senders, receivers, ShareOut(sources, set_bytes, senders),
                 smallest_piece_bytes, shipments);
   // Demands without a choice go first; the others balance them.
   const std::vector<Box> rests = FindRests(sources, demands, smallest_piece_bytes);
@@ -744,7 +746,7 @@ Assignment AssignDemands(const SourceIndex& sources, const Demands& demands,
                      [](const Shipment& a, const Shipment& b) { return a.demand < b.demand; });
   }
   assignment.balance =
-      BalanceOf(sources, demands, shipments, set_bytes, trainers, workers, worker_loads);
+      BalanceOf(sources, demands, shipments, set_bytes, senders, receivers, receiver_loads);
   return assignment;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Decides which trainer sends what: shares demands out between the holders of their sources.
+// Decides which sender sends what: shares demands out between the holders of their sources.
 #ifndef WAYBILL_CORE_PLAN_ASSIGNMENT_H_
 #define WAYBILL_CORE_PLAN_ASSIGNMENT_H_
 
@@ -14,7 +14,7 @@
 
 namespace waybill {
 
-// Whether workers pass on what they receive.
+// Whether receivers pass on what they receive.
 enum class Relays : uint8_t { kWherePredictedFaster, kNever, kAlways };
 
 // Some of the copies of a demand: those of some of the class's tensors to some of the want's
@@ -33,12 +33,12 @@ struct Copies {
 // A part of a demand, with the holder that sends it.
 struct Shipment {
   uint32_t demand = 0;
-  // A worker that relays has a number behind the trainers, and `holding` is the place of its shard
+  // A receiver that relays has a number behind the senders, and `holding` is the place of its shard
   // in TensorClasses::wanted().
   Holder holder;
   Box box;  // Within the demand's box.
   Copies copies;
-  // The holder sends nothing but the digest of what it would send, for the worker to compare.
+  // The holder sends nothing but the digest of what it would send, for the receiver to compare.
   bool witness = false;
 };
 
@@ -52,24 +52,23 @@ struct RankLink {
 struct Assignment {
   std::vector<Shipment> shipments;  // In the order of demands.
   Balance balance;
-  bool relays = false;  // Some shipments are relayed by workers.
+  bool relays = false;  // Some shipments are relayed by receivers.
 };
 
-// Minimises the load of the busiest trainer. First each set of replicas is filled like connected
+// Minimises the load of the busiest sender. First each set of replicas is filled like connected
 // vessels until nothing moves (the optimum, since the sum of squares is convex and the sets are its
-// separable blocks); then the copies of each demand are dealt out to these quotas, on the worker's
-// own host or else in its own rack where there is a choice. A copy is cut where a quota ends, but
-// not below `smallest_piece_bytes`.
+// separable blocks); then the copies of each demand are dealt out to these quotas, on the
+// receiver's own host or else in its own rack where there is a choice. A copy is cut where a quota
+// ends, but not below `smallest_piece_bytes`.
 //
 // All parts of a block that is split between sources come from one set of replicas, the holders of
 // the same place in their order; a tensor has one such set, of those with the most left to send.
 //
-// With relays, the trainers send what several workers want alike once to each neighbourhood, of at
-// most 512 workers with consecutive numbers: they deal it out among these workers, and each of them
-// sends its part to the others. kWherePredictedFaster compares the
-// busiest link of both ways.
+// With relays, the senders send what several receivers want alike once to each neighbourhood, of at
+// most 512 receivers with consecutive numbers: they deal it out among these receivers, and each of
+// them sends its part to the others. kWherePredictedFaster compares the busiest link of both ways.
 Assignment AssignDemands(const SourceIndex& sources, const Demands& demands,
-                         absl::Span<const RankLink> trainers, absl::Span<const RankLink> workers,
+                         absl::Span<const RankLink> senders, absl::Span<const RankLink> receivers,
                          uint64_t smallest_piece_bytes, Relays relays);
 
 }  // namespace waybill

@@ -47,106 +47,106 @@ class Ranks {
 TEST(Balance, ReplicasShareTheLoadWithinAPercentOfTheBound) {
   std::mt19937 random(3);
   for (const uint32_t replicas : {2u, 3u, 8u}) {
-    Ranks trainers(replicas), workers(1);
+    Ranks senders(replicas), receivers(1);
     for (int t = 0; t < 40; ++t) {
       const auto rows = static_cast<int64_t>(16 + random() % 4000);
       const std::string name = "t" + std::to_string(t);
-      for (uint32_t r = 0; r < replicas; ++r) trainers.Add(r, name, rows, 1024);
-      workers.Add(0, name, rows, 1024);
+      for (uint32_t r = 0; r < replicas; ++r) senders.Add(r, name, rows, 1024);
+      receivers.Add(0, name, rows, 1024);
     }
     // The receiver's link is not what binds here.
     for (uint32_t r = 0; r < replicas; ++r) {
-      trainers[r].nics().push_back({.name = "nic", .bytes_per_second = 1'000'000});
+      senders[r].nics().push_back({.name = "nic", .bytes_per_second = 1'000'000});
     }
-    workers[0].nics().push_back({.name = "nic", .bytes_per_second = 1'000'000'000});
-    const auto plan = MakePlan(trainers.pointers(), workers.pointers());
+    receivers[0].nics().push_back({.name = "nic", .bytes_per_second = 1'000'000'000});
+    const auto plan = MakePlan(senders.pointers(), receivers.pointers());
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_LE(plan->balance().ratio(), 1.01);
-    EXPECT_LE(plan->balance().trainer_imbalance(), 1.01);
+    EXPECT_LE(plan->balance().sender_imbalance(), 1.01);
   }
 }
 
-// Trainers 0 and 1 share a; 1 and 2 share b; c is 2's alone. The optimum is not a greedy one.
+// Senders 0 and 1 share a; 1 and 2 share b; c is 2's alone. The optimum is not a greedy one.
 TEST(Balance, OverlappingReplicaSetsReachTheBound) {
-  Ranks trainers(3), workers(1);
-  for (const uint32_t r : {0u, 1u}) trainers.Add(r, "a", 3000, 1024);
-  for (const uint32_t r : {1u, 2u}) trainers.Add(r, "b", 3000, 1024);
-  trainers.Add(2, "c", 3000, 1024);
-  for (const char* name : {"a", "b", "c"}) workers.Add(0, name, 3000, 1024);
+  Ranks senders(3), receivers(1);
+  for (const uint32_t r : {0u, 1u}) senders.Add(r, "a", 3000, 1024);
+  for (const uint32_t r : {1u, 2u}) senders.Add(r, "b", 3000, 1024);
+  senders.Add(2, "c", 3000, 1024);
+  for (const char* name : {"a", "b", "c"}) receivers.Add(0, name, 3000, 1024);
   for (uint32_t r = 0; r < 3; ++r) {
-    trainers[r].nics().push_back({.name = "nic", .bytes_per_second = 1'000'000});
+    senders[r].nics().push_back({.name = "nic", .bytes_per_second = 1'000'000});
   }
-  workers[0].nics().push_back({.name = "nic", .bytes_per_second = 1'000'000'000});
-  const auto plan = MakePlan(trainers.pointers(), workers.pointers());
+  receivers[0].nics().push_back({.name = "nic", .bytes_per_second = 1'000'000'000});
+  const auto plan = MakePlan(senders.pointers(), receivers.pointers());
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_LE(plan->balance().ratio(), 1.01);
 }
 
 TEST(Balance, AFasterLinkCarriesMore) {
-  Ranks trainers(2), workers(1);
+  Ranks senders(2), receivers(1);
   for (const uint32_t r : {0u, 1u}) {
-    trainers.Add(r, "a", 4000, 1024);
-    trainers[r].nics().push_back(
+    senders.Add(r, "a", 4000, 1024);
+    senders[r].nics().push_back(
         {.name = "nic", .bytes_per_second = r == 0 ? 3'000'000u : 1'000'000u});
   }
-  workers.Add(0, "a", 4000, 1024);
-  workers[0].nics().push_back({.name = "nic", .bytes_per_second = 1'000'000'000});
-  const auto plan = MakePlan(trainers.pointers(), workers.pointers());
+  receivers.Add(0, "a", 4000, 1024);
+  receivers[0].nics().push_back({.name = "nic", .bytes_per_second = 1'000'000'000});
+  const auto plan = MakePlan(senders.pointers(), receivers.pointers());
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->trainer_bytes(0), 3 * plan->trainer_bytes(1));
+  EXPECT_EQ(plan->sender_bytes(0), 3 * plan->sender_bytes(1));
 }
 
-TEST(Balance, PrefersTheWorkersOwnHost) {
-  Ranks trainers(2), workers(2);
+TEST(Balance, PrefersTheReceiversOwnHost) {
+  Ranks senders(2), receivers(2);
   for (const uint32_t r : {0u, 1u}) {
-    trainers.Add(r, "a", 4000, 1024);
-    workers.Add(r, "a", 4000, 1024);
-    trainers[r].set_host(r == 0 ? "x" : "y");
-    workers[r].set_host(r == 0 ? "y" : "x");
+    senders.Add(r, "a", 4000, 1024);
+    receivers.Add(r, "a", 4000, 1024);
+    senders[r].set_host(r == 0 ? "x" : "y");
+    receivers[r].set_host(r == 0 ? "y" : "x");
   }
-  const auto plan = MakePlan(trainers.pointers(), workers.pointers());
+  const auto plan = MakePlan(senders.pointers(), receivers.pointers());
   ASSERT_TRUE(plan.ok()) << plan.status();
   const PlanTables tables = MakeTables(*plan);
-  ASSERT_EQ(tables.trainers[0].size(), 1u);
-  EXPECT_EQ(tables.trainers[0].worker(0), 1u);
-  EXPECT_EQ(tables.trainers[1].worker(0), 0u);
+  ASSERT_EQ(tables.senders[0].size(), 1u);
+  EXPECT_EQ(tables.senders[0].receiver(0), 1u);
+  EXPECT_EQ(tables.senders[1].receiver(0), 0u);
 }
 
-// Two replicas of two shards each, one replica in rack "x" and one in rack "y", and workers that
+// Two replicas of two shards each, one replica in rack "x" and one in rack "y", and receivers that
 // want everything. Without racks, a copy comes from either replica.
 class RacksTest : public testing::Test {
  protected:
   static constexpr int kTensors = 12;
 
-  // `racks` has the rack of each worker; "": unknown.
+  // `racks` has the rack of each receiver; "": unknown.
   void Plan(const std::vector<std::string>& racks) {
-    Ranks trainers(4), workers(static_cast<uint32_t>(racks.size()));
+    Ranks senders(4), receivers(static_cast<uint32_t>(racks.size()));
     for (int t = 0; t < kTensors; ++t) {
       const std::string name = "t" + std::to_string(t);
       for (uint32_t r = 0; r < 4; ++r) {
-        if (r % 2 == static_cast<uint32_t>(t % 2)) trainers.Add(r, name, 1024, 512);
+        if (r % 2 == static_cast<uint32_t>(t % 2)) senders.Add(r, name, 1024, 512);
       }
-      for (uint32_t w = 0; w < racks.size(); ++w) workers.Add(w, name, 1024, 512);
+      for (uint32_t w = 0; w < racks.size(); ++w) receivers.Add(w, name, 1024, 512);
     }
-    without_ = *MakePlan(trainers.pointers(), workers.pointers());
-    for (uint32_t r = 0; r < 4; ++r) trainers[r].set_rack(RackOfTrainer(r));
-    for (uint32_t w = 0; w < racks.size(); ++w) workers[w].set_rack(racks[w]);
-    plan_ = *MakePlan(trainers.pointers(), workers.pointers());
+    without_ = *MakePlan(senders.pointers(), receivers.pointers());
+    for (uint32_t r = 0; r < 4; ++r) senders[r].set_rack(RackOfSender(r));
+    for (uint32_t w = 0; w < racks.size(); ++w) receivers[w].set_rack(racks[w]);
+    plan_ = *MakePlan(senders.pointers(), receivers.pointers());
     tables_ = MakeTables(plan_);
-    again_ = MakeTables(*MakePlan(trainers.pointers(), workers.pointers()));
+    again_ = MakeTables(*MakePlan(senders.pointers(), receivers.pointers()));
     racks_ = racks;
   }
 
-  static const char* RackOfTrainer(uint32_t rank) { return rank < 2 ? "x" : "y"; }
+  static const char* RackOfSender(uint32_t rank) { return rank < 2 ? "x" : "y"; }
 
-  // Returns the number of copies of tensors that a worker receives from a rack.
-  uint64_t CopiesFrom(const std::string& rack, uint32_t worker) const {
+  // Returns the number of copies of tensors that a receiver receives from a rack.
+  uint64_t CopiesFrom(const std::string& rack, uint32_t receiver) const {
     uint64_t bytes = 0;
     for (uint32_t r = 0; r < 4; ++r) {
-      if (rack != RackOfTrainer(r)) continue;
-      for (uint32_t i = 0; i < tables_.trainers[r].size(); ++i) {
-        const RouteView route = tables_.trainers[r][i];
-        if (route.worker == worker) bytes += route.shape.size_bytes();
+      if (rack != RackOfSender(r)) continue;
+      for (uint32_t i = 0; i < tables_.senders[r].size(); ++i) {
+        const RouteView route = tables_.senders[r][i];
+        if (route.receiver == receiver) bytes += route.shape.size_bytes();
       }
     }
     EXPECT_EQ(bytes % (1024 * 512 * 2), 0u);
@@ -154,9 +154,9 @@ class RacksTest : public testing::Test {
   }
 
   void ExpectLoadsAsWithoutRacks() const {
-    for (uint32_t r = 0; r < 4; ++r) EXPECT_EQ(plan_.trainer_bytes(r), without_.trainer_bytes(r));
+    for (uint32_t r = 0; r < 4; ++r) EXPECT_EQ(plan_.sender_bytes(r), without_.sender_bytes(r));
     EXPECT_EQ(plan_.balance().ratio(), without_.balance().ratio());
-    for (uint32_t r = 0; r < 4; ++r) EXPECT_EQ(tables_.trainers[r], again_.trainers[r]);
+    for (uint32_t r = 0; r < 4; ++r) EXPECT_EQ(tables_.senders[r], again_.senders[r]);
   }
 
   waybill::Plan without_, plan_;
@@ -164,7 +164,7 @@ class RacksTest : public testing::Test {
   std::vector<std::string> racks_;
 };
 
-TEST_F(RacksTest, EachWorkerIsServedFromItsOwnRack) {
+TEST_F(RacksTest, EachReceiverIsServedFromItsOwnRack) {
   Plan({"x", "y", "y", "x", "x", "y"});
   for (uint32_t w = 0; w < racks_.size(); ++w) {
     EXPECT_EQ(CopiesFrom(racks_[w], w), uint64_t{kTensors}) << w;
@@ -173,7 +173,7 @@ TEST_F(RacksTest, EachWorkerIsServedFromItsOwnRack) {
 }
 
 // Each rack sends half of all copies, whoever wants them.
-TEST_F(RacksTest, ARackSendsItsShareToItsOwnWorkersFirst) {
+TEST_F(RacksTest, ARackSendsItsShareToItsOwnReceiversFirst) {
   Plan({"x", "x", "x", "y"});
   uint64_t from_x = 0;
   for (uint32_t w = 0; w < 3; ++w) from_x += CopiesFrom("x", w);
@@ -182,7 +182,7 @@ TEST_F(RacksTest, ARackSendsItsShareToItsOwnWorkersFirst) {
   ExpectLoadsAsWithoutRacks();
 }
 
-TEST_F(RacksTest, WorkersElsewhereGetWhatTheRacksOfOthersLeave) {
+TEST_F(RacksTest, ReceiversElsewhereGetWhatTheRacksOfOthersLeave) {
   Plan({"", "z", "x", "x", "y", "x"});
   uint64_t from_x = 0;
   for (const uint32_t w : {2u, 3u, 5u}) from_x += CopiesFrom("x", w);
@@ -192,91 +192,91 @@ TEST_F(RacksTest, WorkersElsewhereGetWhatTheRacksOfOthersLeave) {
   ExpectLoadsAsWithoutRacks();
 }
 
-TEST_F(RacksTest, RacksWithoutTrainersChangeNothing) {
+TEST_F(RacksTest, RacksWithoutSendersChangeNothing) {
   Plan({"z", "", "w"});
   const PlanTables before = MakeTables(without_);
-  for (uint32_t r = 0; r < 4; ++r) EXPECT_EQ(tables_.trainers[r], before.trainers[r]);
+  for (uint32_t r = 0; r < 4; ++r) EXPECT_EQ(tables_.senders[r], before.senders[r]);
 }
 
-TEST(Balance, PrefersTheWorkersOwnHostToItsRack) {
-  Ranks trainers(3), workers(3);
+TEST(Balance, PrefersTheReceiversOwnHostToItsRack) {
+  Ranks senders(3), receivers(3);
   for (const uint32_t r : {0u, 1u, 2u}) {
-    trainers.Add(r, "a", 4000, 1024);
-    workers.Add(r, "a", 4000, 1024);
-    trainers[r].set_host("host " + std::to_string(r));
-    trainers[r].set_rack(r < 2 ? "x" : "y");
+    senders.Add(r, "a", 4000, 1024);
+    receivers.Add(r, "a", 4000, 1024);
+    senders[r].set_host("host " + std::to_string(r));
+    senders[r].set_rack(r < 2 ? "x" : "y");
   }
-  // The second worker is on a trainer's host, and the first could use up that trainer's quota.
-  workers[0].set_rack("y");
-  workers[1].set_host("host 2");
-  workers[1].set_rack("y");
-  workers[2].set_rack("x");
-  const auto plan = MakePlan(trainers.pointers(), workers.pointers());
+  // The second receiver is on a sender's host, and the first could use up that sender's quota.
+  receivers[0].set_rack("y");
+  receivers[1].set_host("host 2");
+  receivers[1].set_rack("y");
+  receivers[2].set_rack("x");
+  const auto plan = MakePlan(senders.pointers(), receivers.pointers());
   ASSERT_TRUE(plan.ok()) << plan.status();
   const PlanTables tables = MakeTables(*plan);
-  ASSERT_EQ(tables.trainers[2].size(), 1u);
-  EXPECT_EQ(tables.trainers[2].worker(0), 1u);
+  ASSERT_EQ(tables.senders[2].size(), 1u);
+  EXPECT_EQ(tables.senders[2].receiver(0), 1u);
 }
 
-// A plan for workers that want all that each of the trainers holds. Every rank has a host of its
+// A plan for receivers that want all that each of the senders holds. Every rank has a host of its
 // own, and all NICs are alike.
-Plan PlanReplicas(uint32_t trainer_count, uint32_t count, const PlanOptions& options,
+Plan PlanReplicas(uint32_t sender_count, uint32_t count, const PlanOptions& options,
                   int tensors = 6) {
-  Ranks trainers(trainer_count), workers(count);
+  Ranks senders(sender_count), receivers(count);
   for (int t = 0; t < tensors; ++t) {
     const std::string name = "t" + std::to_string(t);
-    for (uint32_t r = 0; r < trainer_count; ++r) trainers.Add(r, name, 3000, 512);
-    for (uint32_t w = 0; w < count; ++w) workers.Add(w, name, 3000, 512);
+    for (uint32_t r = 0; r < sender_count; ++r) senders.Add(r, name, 3000, 512);
+    for (uint32_t w = 0; w < count; ++w) receivers.Add(w, name, 3000, 512);
   }
   const auto place = [](Manifest& manifest, const std::string& host) {
     manifest.set_host(host);
     manifest.nics().push_back({.name = "nic", .bytes_per_second = 1'000'000});
   };
-  for (uint32_t r = 0; r < trainer_count; ++r) place(trainers[r], "t" + std::to_string(r));
-  for (uint32_t w = 0; w < count; ++w) place(workers[w], "w" + std::to_string(w));
-  return *MakePlan(trainers.pointers(), workers.pointers(), options);
+  for (uint32_t r = 0; r < sender_count; ++r) place(senders[r], "t" + std::to_string(r));
+  for (uint32_t w = 0; w < count; ++w) place(receivers[w], "w" + std::to_string(w));
+  return *MakePlan(senders.pointers(), receivers.pointers(), options);
 }
 
-TEST(Relays, AreTakenWhereTheTrainersLinksAreBusiest) {
+TEST(Relays, AreTakenWhereTheSendersLinksAreBusiest) {
   const PlanOptions automatic = {.relays = Relays::kWherePredictedFaster};
   const Plan few = PlanReplicas(2, 8, automatic);
   EXPECT_TRUE(few.relays());
-  EXPECT_EQ(few.trainer_bytes(0) + few.trainer_bytes(1), few.worker_bytes(0));
-  // What a worker relays is at most what it receives, and all relay about as much.
+  EXPECT_EQ(few.sender_bytes(0) + few.sender_bytes(1), few.receiver_bytes(0));
+  // What a receiver relays is at most what it receives, and all relay about as much.
   for (uint32_t w = 0; w < 8; ++w) {
-    EXPECT_LE(few.relayed_bytes(w), few.worker_bytes(w));
-    EXPECT_GE(few.relayed_bytes(w), few.worker_bytes(w) * 3 / 4);
+    EXPECT_LE(few.relayed_bytes(w), few.receiver_bytes(w));
+    EXPECT_GE(few.relayed_bytes(w), few.receiver_bytes(w) * 3 / 4);
   }
   EXPECT_LE(few.balance().ratio(), 1.01);
-  // As many trainers as workers are no bottleneck.
+  // As many senders as receivers are no bottleneck.
   EXPECT_FALSE(PlanReplicas(8, 8, automatic).relays());
   EXPECT_FALSE(PlanReplicas(2, 8, {.relays = Relays::kNever}).relays());
   EXPECT_TRUE(PlanReplicas(8, 8, {.relays = Relays::kAlways}).relays());
 }
 
-TEST(Relays, StayInNeighbourhoodsOfAtMost512Workers) {
-  constexpr uint32_t kTrainers = 4, kWorkers = 1030, kNeighbours = 344;
+TEST(Relays, StayInNeighbourhoodsOfAtMost512Receivers) {
+  constexpr uint32_t kSenders = 4, kReceivers = 1030, kNeighbours = 344;
   const Plan plan =
-      PlanReplicas(kTrainers, kWorkers, {.relays = Relays::kWherePredictedFaster}, /*tensors=*/1);
+      PlanReplicas(kSenders, kReceivers, {.relays = Relays::kWherePredictedFaster}, /*tensors=*/1);
   ASSERT_TRUE(plan.relays());
   uint64_t sent_bytes = 0;
-  for (uint32_t t = 0; t < kTrainers; ++t) sent_bytes += plan.trainer_bytes(t);
-  EXPECT_EQ(sent_bytes, 3 * plan.worker_bytes(0));
+  for (uint32_t t = 0; t < kSenders; ++t) sent_bytes += plan.sender_bytes(t);
+  EXPECT_EQ(sent_bytes, 3 * plan.receiver_bytes(0));
   uint64_t relayed_bytes = 0;
-  for (uint32_t w = 0; w < kWorkers; ++w) relayed_bytes += plan.relayed_bytes(w);
-  EXPECT_EQ(relayed_bytes, (kWorkers - 3) * plan.worker_bytes(0));
+  for (uint32_t w = 0; w < kReceivers; ++w) relayed_bytes += plan.relayed_bytes(w);
+  EXPECT_EQ(relayed_bytes, (kReceivers - 3) * plan.receiver_bytes(0));
   const PlanTables tables = MakeTables(plan);
-  for (uint32_t w = 0; w < kWorkers; ++w) {
-    const RouteTable& relayed = tables.trainers[kTrainers + w];
+  for (uint32_t w = 0; w < kReceivers; ++w) {
+    const RouteTable& relayed = tables.senders[kSenders + w];
     for (uint32_t r = 0; r < relayed.size(); ++r) {
-      ASSERT_EQ(relayed.worker(r) / kNeighbours, w / kNeighbours);
+      ASSERT_EQ(relayed.receiver(r) / kNeighbours, w / kNeighbours);
     }
   }
 }
 
-TEST(Relays, OfTensorsOfOneClassGoToEachWorkerInOneBundle) {
+TEST(Relays, OfTensorsOfOneClassGoToEachReceiverInOneBundle) {
   const Plan plan = PlanReplicas(1, 4, {.relays = Relays::kAlways}, 722);
-  // One bundle to each worker, and one to those before it and to those behind it.
+  // One bundle to each receiver, and one to those before it and to those behind it.
   EXPECT_EQ(plan.bundles().size(), 4u + 6);
   const uint64_t tensor = 3000 * 512 * 2;
   for (uint32_t w = 0; w < 4; ++w) {
@@ -288,8 +288,9 @@ TEST(Relays, OfWhatDoesNotComeAreFoundByTheProof) {
   const Plan plan = PlanReplicas(1, 4, {.relays = Relays::kAlways});
   const Bundles& whole = plan.bundles();
   ASSERT_TRUE(CheckCover(whole).ok());
-  // The same bundles, but for the first that is relayed to one worker, which another worker sends.
-  const auto sent_by = [&](uint32_t worker) {
+  // The same bundles, but for the first that is relayed to one receiver, which another receiver
+  // sends.
+  const auto sent_by = [&](uint32_t receiver) {
     Bundles bundles(whole.shared_ranks());
     bool is_first = true;
     for (uint32_t i = 0; i < whole.size(); ++i) {
@@ -297,15 +298,15 @@ TEST(Relays, OfWhatDoesNotComeAreFoundByTheProof) {
       const Copies& copies = whole.bundle(i).copies;
       const bool is_to_one = copies.last_destination - copies.first_destination == 1;
       if (whole.bundle(i).relayed && is_to_one && std::exchange(is_first, false)) {
-        route.trainer = whole.first_relay() + worker;
+        route.sender = whole.holder_count() + receiver;
       }
       bundles.Add(whole.bundle(i), route);
     }
     return std::string(CheckCover(bundles).message());
   };
   std::multiset<std::string> found;
-  for (uint32_t worker = 0; worker < 4; ++worker) {
-    const std::string message = sent_by(worker);
+  for (uint32_t receiver = 0; receiver < 4; ++receiver) {
+    const std::string message = sent_by(receiver);
     for (const char* what : {"relays to itself", "which no trainer brings it"}) {
       if (absl::StrContains(message, what)) found.insert(what);
     }
@@ -318,15 +319,15 @@ TEST(Relays, OfWhatDoesNotComeAreFoundByTheProof) {
 
 TEST(Relays, AreNotTakenOnOneHostNorWhereSpeedsAreUnknown) {
   for (const bool one_host : {false, true}) {
-    Ranks trainers(1), workers(4);
-    trainers.Add(0, "a", 3000, 512);
-    for (uint32_t w = 0; w < 4; ++w) workers.Add(w, "a", 3000, 512);
-    for (uint32_t w = 0; w < 4; ++w) workers[w].set_host(one_host ? "x" : "w");
-    trainers[0].set_host("x");
+    Ranks senders(1), receivers(4);
+    senders.Add(0, "a", 3000, 512);
+    for (uint32_t w = 0; w < 4; ++w) receivers.Add(w, "a", 3000, 512);
+    for (uint32_t w = 0; w < 4; ++w) receivers[w].set_host(one_host ? "x" : "w");
+    senders[0].set_host("x");
     const Nic nic = {.name = "nic", .bytes_per_second = 1'000'000};
-    for (uint32_t w = 0; one_host && w < 4; ++w) workers[w].nics().push_back(nic);
-    if (one_host) trainers[0].nics().push_back(nic);
-    const auto plan = MakePlan(trainers.pointers(), workers.pointers(),
+    for (uint32_t w = 0; one_host && w < 4; ++w) receivers[w].nics().push_back(nic);
+    if (one_host) senders[0].nics().push_back(nic);
+    const auto plan = MakePlan(senders.pointers(), receivers.pointers(),
                                {.relays = Relays::kWherePredictedFaster});
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_FALSE(plan->relays()) << one_host;
@@ -334,13 +335,13 @@ TEST(Relays, AreNotTakenOnOneHostNorWhereSpeedsAreUnknown) {
 }
 
 TEST(Balance, SmallTensorsAreNotCut) {
-  Ranks trainers(2), workers(1);
-  for (const uint32_t r : {0u, 1u}) trainers.Add(r, "norm", 1, 1024);
-  workers.Add(0, "norm", 1, 1024);
-  const auto plan = MakePlan(trainers.pointers(), workers.pointers());
+  Ranks senders(2), receivers(1);
+  for (const uint32_t r : {0u, 1u}) senders.Add(r, "norm", 1, 1024);
+  receivers.Add(0, "norm", 1, 1024);
+  const auto plan = MakePlan(senders.pointers(), receivers.pointers());
   ASSERT_TRUE(plan.ok()) << plan.status();
   const PlanTables tables = MakeTables(*plan);
-  EXPECT_EQ(tables.workers[0].size(), 1u);
+  EXPECT_EQ(tables.receivers[0].size(), 1u);
 }
 
 }  // namespace

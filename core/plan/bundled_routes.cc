@@ -18,7 +18,7 @@ namespace {
 constexpr uint32_t kMagic = 0x54525957;  // "WYRT"
 constexpr uint32_t kVersion = 5;
 
-// A bundle of many tensors for many workers is short. This is some ten times what is seen, and
+// A bundle of many tensors for many receivers is short. This is some ten times what is seen, and
 // keeps a few bytes from becoming gigabytes.
 constexpr uint64_t kMostRoutesOfByte = 1024;
 
@@ -72,8 +72,8 @@ absl::Status ReadBundles(ByteReader& reader, uint32_t bundle_count, BundledRoute
     complete = complete && Read(reader, sum(b.tensor_counts), *column);
   }
   complete = complete && Read(reader, sum(b.tensor_counts), b.source_offsets_bytes) &&
-             Read(reader, sum(b.recipient_counts), b.worker_counts) &&
-             Read(reader, sum(b.worker_counts), b.workers);
+             Read(reader, sum(b.recipient_counts), b.receiver_counts) &&
+             Read(reader, sum(b.receiver_counts), b.receivers);
   const auto destinations = [&] { return CountDestinations(b, reader.left()); };
   complete = complete && Read(reader, destinations(), b.destination_shards) &&
              Read(reader, destinations(), b.destination_regions) &&
@@ -86,10 +86,10 @@ absl::Status ReadBundles(ByteReader& reader, uint32_t bundle_count, BundledRoute
 absl::Status CheckPeers(const BundledRoutes& b) {
   const auto known = [&](uint32_t peer) { return peer < b.peer_count; };
   bool all = b.first_peer < std::max(b.peer_count, 1u);
-  if (b.peers == BundledRoutes::Peers::kWorkers) {
-    all = all && std::all_of(b.workers.begin(), b.workers.end(), known);
+  if (b.peers == BundledRoutes::Peers::kReceivers) {
+    all = all && std::all_of(b.receivers.begin(), b.receivers.end(), known);
   } else {
-    for (uint32_t i = 0; i < b.first.size(); ++i) all = all && known(b.first.trainer(i));
+    for (uint32_t i = 0; i < b.first.size(); ++i) all = all && known(b.first.sender(i));
   }
   return all ? absl::OkStatus() : Malformed(absl::StrCat("a peer is not among ", b.peer_count));
 }
@@ -101,7 +101,7 @@ uint64_t BundledRoutes::route_count() const {
   size_t recipient = 0;
   for (size_t i = 0; i < tensor_counts.size(); ++i) {
     for (const size_t end = recipient + recipient_counts[i]; recipient < end; ++recipient) {
-      routes += uint64_t{tensor_counts[i]} * worker_counts[recipient];
+      routes += uint64_t{tensor_counts[i]} * receiver_counts[recipient];
     }
   }
   return routes;
@@ -113,20 +113,22 @@ RouteTable Expand(const BundledRoutes& b) {
     uint32_t region;
     uint64_t offset_bytes;
     uint32_t bundle;
-    uint32_t source, destination, worker;
+    uint32_t source, destination, receiver;
   };
   std::vector<std::vector<Place>> by_peer(b.peer_count);
-  uint32_t source = 0, recipient = 0, worker = 0, destination = 0;
+  uint32_t source = 0, recipient = 0, receiver = 0, destination = 0;
   for (uint32_t i = 0; i < b.first.size(); ++i) {
     const uint32_t tensors = b.tensor_counts[i];
     for (const uint32_t end = recipient + b.recipient_counts[i]; recipient < end; ++recipient) {
-      for (const uint32_t last = worker + b.worker_counts[recipient]; worker < last; ++worker) {
-        const bool by_worker = b.peers == BundledRoutes::Peers::kWorkers;
-        std::vector<Place>& places = by_peer[by_worker ? b.workers[worker] : b.first.trainer(i)];
+      for (const uint32_t last = receiver + b.receiver_counts[recipient]; receiver < last;
+           ++receiver) {
+        const bool by_receiver = b.peers == BundledRoutes::Peers::kReceivers;
+        std::vector<Place>& places =
+            by_peer[by_receiver ? b.receivers[receiver] : b.first.sender(i)];
         for (uint32_t t = 0; t < tensors; ++t) {
           const uint32_t at = destination + t;
           places.push_back({b.destination_regions[at], b.destination_offsets_bytes[at], i,
-                            source + t, at, b.workers[worker]});
+                            source + t, at, b.receivers[receiver]});
         }
       }
       destination += tensors;
@@ -137,14 +139,14 @@ RouteTable Expand(const BundledRoutes& b) {
   routes.Reserve(static_cast<uint32_t>(b.route_count()));
   for (uint32_t i = 0; i < b.peer_count; ++i) {
     std::vector<Place>& places = by_peer[(b.first_peer + i) % b.peer_count];
-    // A worker's memory is written in its order, so that neighbours become one write.
+    // A receiver's memory is written in its order, so that neighbours become one write.
     std::sort(places.begin(), places.end(), [](const Place& x, const Place& y) {
       return std::tie(x.region, x.offset_bytes, x.bundle, x.source) <
              std::tie(y.region, y.offset_bytes, y.bundle, y.source);
     });
     for (const Place& place : places) {
       RouteView route = b.first[place.bundle];
-      route.worker = place.worker;
+      route.receiver = place.receiver;
       route.source_shard = b.source_shards[place.source];
       route.source_region = b.source_regions[place.source];
       route.source_offset_bytes = b.source_offsets_bytes[place.source];
@@ -175,8 +177,8 @@ std::string EncodeBundledRoutes(const BundledRoutes& b) {
     AppendColumn(out, *column);
   }
   AppendColumn(out, b.source_offsets_bytes);
-  AppendColumn(out, b.worker_counts);
-  AppendColumn(out, b.workers);
+  AppendColumn(out, b.receiver_counts);
+  AppendColumn(out, b.receivers);
   AppendColumn(out, b.destination_shards);
   AppendColumn(out, b.destination_regions);
   AppendColumn(out, b.destination_offsets_bytes);
@@ -192,7 +194,7 @@ absl::StatusOr<RouteTable> DecodeBundledRoutes(absl::string_view bytes) {
   if (header.version != kVersion) {
     return Malformed(absl::StrCat("version ", header.version, ", this program knows ", kVersion));
   }
-  if (header.peers > static_cast<uint32_t>(BundledRoutes::Peers::kTrainers) ||
+  if (header.peers > static_cast<uint32_t>(BundledRoutes::Peers::kSenders) ||
       header.peer_count > kMostRoutesOfRank || header.first_bytes > reader.left()) {
     return Malformed("its header is out of range");
   }

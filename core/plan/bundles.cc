@@ -17,48 +17,48 @@ void Bundles::Add(const Bundle& bundle, const RouteView& first) {
 }
 
 void Bundles::Finish() {
-  const uint32_t trainers = trainer_count(), workers = worker_count();
-  trainer_bytes_.assign(trainers, 0);
-  worker_bytes_.assign(workers, 0);
-  trainer_ends_.assign(trainers, 0);
+  const uint32_t senders = sender_count(), receivers = receiver_count();
+  sender_bytes_.assign(senders, 0);
+  receiver_bytes_.assign(receivers, 0);
+  sender_ends_.assign(senders, 0);
   by_want_.assign(ranks_->wants.size(), {});
-  by_worker_.assign(workers, {});
-  ledger_begins_.assign((size_t{trainers} + 1) * workers, 0);
+  by_receiver_.assign(receivers, {});
+  ledger_begins_.assign((size_t{senders} + 1) * receivers, 0);
   for (uint32_t i = 0; i < size(); ++i) {
     const Bundle& bundle = bundles_[i];
     const Want& want = ranks_->wants[bundle.want];
-    const uint32_t trainer = first_routes_.trainer(i);
-    ++trainer_ends_[trainer];
+    const uint32_t sender = first_routes_.sender(i);
+    ++sender_ends_[sender];
     by_want_[bundle.want].push_back(i);
     AddSources(i);
     const uint32_t members = bundle.copies.last_member - bundle.copies.first_member;
     const uint64_t bytes = first_routes_.written_bytes(i) * members;
     for (uint32_t d = bundle.copies.first_destination; d < bundle.copies.last_destination; ++d) {
-      const uint32_t worker = ranks_->destinations[want.first_destination + d].worker;
-      ledger_begins_[(size_t{trainer} + 1) * workers + worker] += members;
-      trainer_bytes_[trainer] += bytes;
-      worker_bytes_[worker] += bytes;
+      const uint32_t receiver = ranks_->destinations[want.first_destination + d].receiver;
+      ledger_begins_[(size_t{sender} + 1) * receivers + receiver] += members;
+      sender_bytes_[sender] += bytes;
+      receiver_bytes_[receiver] += bytes;
     }
     route_count_ += bundle.copies.count();
   }
-  for (size_t i = workers; i < ledger_begins_.size(); ++i) {
-    ledger_begins_[i] += ledger_begins_[i - workers];
+  for (size_t i = receivers; i < ledger_begins_.size(); ++i) {
+    ledger_begins_[i] += ledger_begins_[i - receivers];
   }
   uint32_t begin = 0;
-  for (uint32_t& end : trainer_ends_) begin += std::exchange(end, begin);
-  by_trainer_.resize(size());
-  for (uint32_t i = 0; i < size(); ++i) by_trainer_[trainer_ends_[first_routes_.trainer(i)]++] = i;
+  for (uint32_t& end : sender_ends_) begin += std::exchange(end, begin);
+  by_sender_.resize(size());
+  for (uint32_t i = 0; i < size(); ++i) by_sender_[sender_ends_[first_routes_.sender(i)]++] = i;
   for (uint32_t w = 0; w < ranks_->wants.size(); ++w) {
     const Want& want = ranks_->wants[w];
     for (uint32_t d = want.first_destination; d < want.last_destination; ++d) {
-      by_worker_[ranks_->destinations[d].worker].emplace_back(w, d - want.first_destination);
+      by_receiver_[ranks_->destinations[d].receiver].emplace_back(w, d - want.first_destination);
     }
   }
 }
 
-absl::Span<const uint32_t> Bundles::BundlesOf(uint32_t trainer) const {
-  const uint32_t begin = trainer == 0 ? 0 : trainer_ends_[trainer - 1];
-  return absl::MakeConstSpan(by_trainer_).subspan(begin, trainer_ends_[trainer] - begin);
+absl::Span<const uint32_t> Bundles::BundlesOf(uint32_t sender) const {
+  const uint32_t begin = sender == 0 ? 0 : sender_ends_[sender - 1];
+  return absl::MakeConstSpan(by_sender_).subspan(begin, sender_ends_[sender] - begin);
 }
 
 const Holding& Bundles::HeldBy(const Bundle& bundle, uint32_t member) const {
@@ -75,9 +75,9 @@ const Holding& Bundles::WantedBy(const Bundle& bundle, uint32_t member,
   return tensors.wanted(tensor)[ranks_->destinations[want.first_destination + destination].holding];
 }
 
-uint32_t Bundles::WorkerOf(uint32_t bundle, uint32_t destination) const {
+uint32_t Bundles::ReceiverOf(uint32_t bundle, uint32_t destination) const {
   const Want& want = ranks_->wants[bundles_[bundle].want];
-  return ranks_->destinations[want.first_destination + destination].worker;
+  return ranks_->destinations[want.first_destination + destination].receiver;
 }
 
 void Bundles::AddSources(uint32_t bundle) {
@@ -107,7 +107,7 @@ void Bundles::AddDestinations(uint32_t bundle, uint32_t destination, BundledRout
   const Bundle& of = bundles_[bundle];
   const Holding& first = WantedBy(of, of.copies.first_member, of.copies.first_destination);
   const uint64_t within = first_routes_.destination_offset(bundle) -
-                          ranks_->workers.manifest(first.rank_class).shard_offset(first.shard);
+                          ranks_->receivers.manifest(first.rank_class).shard_offset(first.shard);
   const TensorClasses& tensors = ranks_->tensors;
   const Want& want = ranks_->wants[of.want];
   const Recipient& recipient = ranks_->destinations[want.first_destination + destination];
@@ -116,9 +116,9 @@ void Bundles::AddDestinations(uint32_t bundle, uint32_t destination, BundledRout
        tensors.members(want.tensor_class)
            .subspan(of.copies.first_member, of.copies.last_member - of.copies.first_member)) {
     const Holding& own = tensors.wanted(tensor)[recipient.holding];
-    const Manifest& manifest = ranks_->workers.manifest(own.rank_class);
+    const Manifest& manifest = ranks_->receivers.manifest(own.rank_class);
     out.destination_shards.push_back(shards_.empty() ? own.shard
-                                                     : shards_[recipient.worker][own.shard]);
+                                                     : shards_[recipient.receiver][own.shard]);
     out.destination_regions.push_back(manifest.shard_region(own.shard));
     out.destination_offsets_bytes.push_back(manifest.shard_offset(own.shard) + within);
   }
@@ -157,18 +157,18 @@ void Bundles::AddRoutes(uint32_t bundle, uint32_t first_destination, uint32_t la
   add(scale_tables_, out.scale_tables), add(source_offsets_bytes_, out.source_offsets_bytes);
   uint32_t recipients = 0;
   for (uint32_t d = first_destination; d < last_destination; ++d) {
-    out.workers.push_back(WorkerOf(bundle, d));
+    out.receivers.push_back(ReceiverOf(bundle, d));
     AddDestinations(bundle, d, out);
     if (recipients > 0 && DropIfRepeated(tensors, out)) {
-      ++out.worker_counts.back();
+      ++out.receiver_counts.back();
       continue;
     }
-    out.worker_counts.push_back(1);
+    out.receiver_counts.push_back(1);
     ++recipients;
   }
   out.recipient_counts.push_back(recipients);
   RouteView first = first_routes_[bundle];
-  first.worker = WorkerOf(bundle, first_destination);
+  first.receiver = ReceiverOf(bundle, first_destination);
   first.source_shard = out.source_shards[source];
   first.destination_shard = out.destination_shards[written];
   first.destination_region = out.destination_regions[written];
@@ -176,22 +176,22 @@ void Bundles::AddRoutes(uint32_t bundle, uint32_t first_destination, uint32_t la
   out.first.Add(first);
 }
 
-// Each trainer starts at another worker, so that no worker's link is crowded at the start.
-BundledRoutes Bundles::TrainerBundles(uint32_t trainer) const {
-  const uint32_t workers = worker_count();
-  BundledRoutes out = {
-      .peers = BundledRoutes::Peers::kWorkers,
-      .peer_count = workers,
-      .first_peer = static_cast<uint32_t>(uint64_t{trainer} * workers / trainer_count() % workers)};
-  for (const uint32_t i : BundlesOf(trainer)) {
+// Each sender starts at another receiver, so that no receiver's link is crowded at the start.
+BundledRoutes Bundles::SenderBundles(uint32_t sender) const {
+  const uint32_t receivers = receiver_count();
+  BundledRoutes out = {.peers = BundledRoutes::Peers::kReceivers,
+                       .peer_count = receivers,
+                       .first_peer = static_cast<uint32_t>(uint64_t{sender} * receivers /
+                                                           sender_count() % receivers)};
+  for (const uint32_t i : BundlesOf(sender)) {
     AddRoutes(i, bundles_[i].copies.first_destination, bundles_[i].copies.last_destination, out);
   }
   return out;
 }
 
 template <typename Visit>
-void Bundles::ForEachBundleTo(uint32_t worker, Visit visit) const {
-  for (const auto& [want, destination] : by_worker_[worker]) {
+void Bundles::ForEachBundleTo(uint32_t receiver, Visit visit) const {
+  for (const auto& [want, destination] : by_receiver_[receiver]) {
     for (const uint32_t i : by_want_[want]) {
       const Copies& copies = bundles_[i].copies;
       if (destination < copies.first_destination || destination >= copies.last_destination) {
@@ -202,21 +202,21 @@ void Bundles::ForEachBundleTo(uint32_t worker, Visit visit) const {
   }
 }
 
-std::vector<uint64_t> Bundles::BytesTo(uint32_t worker) const {
-  std::vector<uint64_t> bytes(trainer_count());
-  ForEachBundleTo(worker, [&](uint32_t i, uint32_t /*destination*/) {
+std::vector<uint64_t> Bundles::BytesTo(uint32_t receiver) const {
+  std::vector<uint64_t> bytes(sender_count());
+  ForEachBundleTo(receiver, [&](uint32_t i, uint32_t /*destination*/) {
     const Copies& copies = bundles_[i].copies;
-    bytes[first_routes_.trainer(i)] +=
+    bytes[first_routes_.sender(i)] +=
         first_routes_.written_bytes(i) * (copies.last_member - copies.first_member);
   });
   return bytes;
 }
 
-BundledRoutes Bundles::WorkerBundles(uint32_t worker) const {
+BundledRoutes Bundles::ReceiverBundles(uint32_t receiver) const {
   std::vector<std::pair<uint32_t, uint32_t>> bundles;  // And destinations.
-  ForEachBundleTo(worker, [&](uint32_t i, uint32_t d) { bundles.emplace_back(i, d); });
+  ForEachBundleTo(receiver, [&](uint32_t i, uint32_t d) { bundles.emplace_back(i, d); });
   std::sort(bundles.begin(), bundles.end());
-  BundledRoutes out = {.peers = BundledRoutes::Peers::kTrainers, .peer_count = trainer_count()};
+  BundledRoutes out = {.peers = BundledRoutes::Peers::kSenders, .peer_count = sender_count()};
   for (const auto& [i, d] : bundles) AddRoutes(i, d, d + 1, out);
   return out;
 }
@@ -238,8 +238,8 @@ uint64_t Bundles::Digest() const {
   const TensorClasses& tensors = ranks_->tensors;
   for (uint32_t c = 0; c < tensors.size(); ++c) {
     for (const uint32_t tensor : tensors.members(c)) {
-      for (const Holding& h : tensors.held(tensor)) place(ranks_->trainers, h);
-      for (const Holding& h : tensors.wanted(tensor)) place(ranks_->workers, h);
+      for (const Holding& h : tensors.held(tensor)) place(ranks_->senders, h);
+      for (const Holding& h : tensors.wanted(tensor)) place(ranks_->receivers, h);
     }
     add(places);
     places.clear();
@@ -250,7 +250,7 @@ uint64_t Bundles::Digest() const {
                                  c.first_destination, c.last_destination});
   }
   for (const Recipient& d : ranks_->destinations) {
-    places.insert(places.end(), {d.worker, d.holding});
+    places.insert(places.end(), {d.receiver, d.holding});
   }
   for (const auto& shards : shards_) places.insert(places.end(), shards.begin(), shards.end());
   add(places);

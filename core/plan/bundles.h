@@ -20,22 +20,22 @@
 
 namespace waybill {
 
-// Routes from one trainer that bring the same box of several tensors to several workers.
+// Routes from one sender that bring the same box of several tensors to several receivers.
 struct Bundle {
   uint32_t want = 0;
-  uint32_t holding = 0;  // The place of the trainer's shards in TensorClasses::held().
+  uint32_t holding = 0;  // The place of the sender's shards in TensorClasses::held().
   Copies copies;
-  bool relayed = false;  // By a worker: `holding` is a place in TensorClasses::wanted().
+  bool relayed = false;  // By a receiver: `holding` is a place in TensorClasses::wanted().
 };
 
 // The ranks, tensors and wants that the bundles of a plan refer to.
 struct PlannedRanks {
-  RankClasses trainers;
-  RankClasses workers;
+  RankClasses senders;
+  RankClasses receivers;
   TensorClasses tensors;
   std::vector<Recipient> destinations;
   std::vector<Want> wants;
-  bool relays = false;  // The workers are counted as trainers, too, behind the others.
+  bool relays = false;  // The receivers are counted as senders, too, behind the others.
 };
 
 // Immutable once the last bundle is added and Finish() was called; any number of threads may read.
@@ -46,7 +46,7 @@ class Bundles {
   // `first` is the route of the first tensor to the first destination; its axes and box are those
   // of all routes of the bundle.
   void Add(const Bundle& bundle, const RouteView& first);
-  // Replaces the workers' shards in all routes: shard `s` of worker `w` becomes shards[w][s].
+  // Replaces the receivers' shards in all routes: shard `s` of receiver `w` becomes shards[w][s].
   void RenameShards(std::vector<std::vector<uint32_t>> shards) { shards_ = std::move(shards); }
   void Finish();
 
@@ -56,47 +56,48 @@ class Bundles {
   const Bundle& bundle(uint32_t i) const { return bundles_[i]; }
   const RouteTable& first_routes() const { return first_routes_; }
 
-  // With relays, worker w sends as trainer first_relay() + w.
-  uint32_t first_relay() const { return ranks_->trainers.rank_count(); }
-  uint32_t trainer_count() const {
-    return first_relay() + (ranks_->relays ? ranks_->workers.rank_count() : 0);
+  // The senders that hold what they send. With relays, receiver r sends as sender
+  // holder_count() + r.
+  uint32_t holder_count() const { return ranks_->senders.rank_count(); }
+  uint32_t sender_count() const {
+    return holder_count() + (ranks_->relays ? ranks_->receivers.rank_count() : 0);
   }
-  uint32_t worker_count() const { return ranks_->workers.rank_count(); }
-  uint32_t route_count(uint32_t trainer, uint32_t worker) const {
-    return first_ledger_entry(trainer + 1, worker) - first_ledger_entry(trainer, worker);
+  uint32_t receiver_count() const { return ranks_->receivers.rank_count(); }
+  uint32_t route_count(uint32_t sender, uint32_t receiver) const {
+    return first_ledger_entry(sender + 1, receiver) - first_ledger_entry(sender, receiver);
   }
-  uint32_t route_count_to(uint32_t worker) const {
-    return first_ledger_entry(trainer_count(), worker);
+  uint32_t route_count_to(uint32_t receiver) const {
+    return first_ledger_entry(sender_count(), receiver);
   }
-  // Returns where a trainer's routes begin in a worker's ledger; trainer_count() is allowed.
-  uint32_t first_ledger_entry(uint32_t trainer, uint32_t worker) const {
-    return ledger_begins_[size_t{trainer} * worker_count() + worker];
+  // Returns where a sender's routes begin in a receiver's ledger; sender_count() is allowed.
+  uint32_t first_ledger_entry(uint32_t sender, uint32_t receiver) const {
+    return ledger_begins_[size_t{sender} * receiver_count() + receiver];
   }
   uint64_t route_count() const { return route_count_; }
-  uint64_t trainer_bytes(uint32_t trainer) const { return trainer_bytes_[trainer]; }
-  uint64_t worker_bytes(uint32_t worker) const { return worker_bytes_[worker]; }
-  // Returns what each trainer sends to a worker.
-  std::vector<uint64_t> BytesTo(uint32_t worker) const;
+  uint64_t sender_bytes(uint32_t sender) const { return sender_bytes_[sender]; }
+  uint64_t receiver_bytes(uint32_t receiver) const { return receiver_bytes_[receiver]; }
+  // Returns what each sender sends to a receiver.
+  std::vector<uint64_t> BytesTo(uint32_t receiver) const;
 
-  // See Plan::TrainerRoutes() and Plan::WorkerRoutes().
-  BundledRoutes TrainerBundles(uint32_t trainer) const;
-  BundledRoutes WorkerBundles(uint32_t worker) const;
+  // See Plan::SenderRoutes() and Plan::ReceiverRoutes().
+  BundledRoutes SenderBundles(uint32_t sender) const;
+  BundledRoutes ReceiverBundles(uint32_t receiver) const;
 
   // Returns a digest of all bundles and of the places of their routes.
   uint64_t Digest() const;
 
  private:
-  absl::Span<const uint32_t> BundlesOf(uint32_t trainer) const;
-  // Calls visit(bundle, destination) for each bundle that brings something to a worker, whose place
-  // among the want's destinations is `destination`.
+  absl::Span<const uint32_t> BundlesOf(uint32_t sender) const;
+  // Calls visit(bundle, destination) for each bundle that brings something to a receiver, whose
+  // place among the want's destinations is `destination`.
   template <typename Visit>
-  void ForEachBundleTo(uint32_t worker, Visit visit) const;
+  void ForEachBundleTo(uint32_t receiver, Visit visit) const;
   const RankClasses& SendersOf(const Bundle& bundle) const {
-    return bundle.relayed ? ranks_->workers : ranks_->trainers;
+    return bundle.relayed ? ranks_->receivers : ranks_->senders;
   }
   const Holding& HeldBy(const Bundle& bundle, uint32_t member) const;
   const Holding& WantedBy(const Bundle& bundle, uint32_t member, uint32_t destination) const;
-  uint32_t WorkerOf(uint32_t bundle, uint32_t destination) const;
+  uint32_t ReceiverOf(uint32_t bundle, uint32_t destination) const;
   // Adds the routes of a bundle to some of its destinations.
   void AddRoutes(uint32_t bundle, uint32_t first_destination, uint32_t last_destination,
                  BundledRoutes& out) const;
@@ -108,19 +109,19 @@ class Bundles {
   std::shared_ptr<const PlannedRanks> ranks_;
   std::vector<Bundle> bundles_;
   RouteTable first_routes_;  // By bundle.
-  // By bundle and tensor: where it is read. Each worker's table has that of the bundles to it.
+  // By bundle and tensor: where it is read. Each receiver's table has that of the bundles to it.
   std::vector<uint32_t> source_shards_, source_regions_, scale_tables_;
   std::vector<uint64_t> source_offsets_bytes_;
   std::vector<size_t> source_ends_;  // By bundle.
   std::vector<std::vector<uint32_t>> shards_;
 
-  std::vector<uint32_t> by_trainer_;  // Bundles, sorted by trainer.
-  std::vector<uint32_t> trainer_ends_;
-  std::vector<std::vector<uint32_t>> by_want_;                         // Bundles.
-  std::vector<std::vector<std::pair<uint32_t, uint32_t>>> by_worker_;  // Wants and destinations.
+  std::vector<uint32_t> by_sender_;  // Bundles, sorted by sender.
+  std::vector<uint32_t> sender_ends_;
+  std::vector<std::vector<uint32_t>> by_want_;                           // Bundles.
+  std::vector<std::vector<std::pair<uint32_t, uint32_t>>> by_receiver_;  // Wants and destinations.
   std::vector<uint32_t> ledger_begins_;
-  std::vector<uint64_t> trainer_bytes_;
-  std::vector<uint64_t> worker_bytes_;
+  std::vector<uint64_t> sender_bytes_;
+  std::vector<uint64_t> receiver_bytes_;
   uint64_t route_count_ = 0;
 };
 

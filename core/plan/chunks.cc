@@ -38,7 +38,7 @@ ChunkList CutIntoChunks(const RouteTable& routes, uint64_t chunk_bytes) {
     const uint64_t route_bytes = routes.written_bytes(r);
     if (route_bytes == 0) continue;
     if (chunk.piece_count > 0 &&
-        (chunk.worker != routes.worker(r) || chunk.trainer != routes.trainer(r))) {
+        (chunk.receiver != routes.receiver(r) || chunk.sender != routes.sender(r))) {
       finish();
     }
     const RouteShape shape = routes.shape(r);
@@ -55,8 +55,8 @@ ChunkList CutIntoChunks(const RouteTable& routes, uint64_t chunk_bytes) {
         finish();
         continue;
       }
-      chunk.trainer = routes.trainer(r);
-      chunk.worker = routes.worker(r);
+      chunk.sender = routes.sender(r);
+      chunk.receiver = routes.receiver(r);
       list.pieces.push_back({.route = r, .begin = at, .end = at + size});
       ++chunk.piece_count;
       chunk.size_bytes += size;

@@ -26,10 +26,10 @@ struct Piece {
   uint64_t size_bytes() const { return end - begin; }
 };
 
-// Neighbouring pieces between one trainer and one worker.
+// Neighbouring pieces between one sender and one receiver.
 struct Chunk {
-  uint32_t trainer = 0;
-  uint32_t worker = 0;
+  uint32_t sender = 0;
+  uint32_t receiver = 0;
   uint32_t first_piece = 0;
   uint32_t piece_count = 0;
   uint64_t size_bytes = 0;
@@ -121,7 +121,7 @@ void ForEachDestinationRun(const RouteShape& shape, uint64_t begin, uint64_t end
   }
 }
 
-// A network that can read the trainer's memory sends a route from there, if nothing changes on the
+// A network that can read the sender's memory sends a route from there, if nothing changes on the
 // way and its runs are not shorter than this in both memories. Everything else is staged: it is
 // packed in a slot first.
 inline constexpr uint64_t kDirectRunBytes = 16 << 10;

@@ -12,9 +12,9 @@ namespace waybill {
 namespace {
 
 // A route of bytes with those axes.
-void AddRoute(RouteTable& table, uint32_t worker, uint64_t destination, std::vector<Axis> axes,
+void AddRoute(RouteTable& table, uint32_t receiver, uint64_t destination, std::vector<Axis> axes,
               uint32_t element_bytes = 2) {
-  table.Add({.worker = worker,
+  table.Add({.receiver = receiver,
              .destination_offset_bytes = destination,
              .shape = {.source_element_bytes = element_bytes,
                        .destination_element_bytes = element_bytes,
@@ -86,14 +86,14 @@ TEST(Chunks, TransposedRoutesAreCutWithinRowsThatAreTooLong) {
             (std::vector<uint64_t>{0, 8192, 16384, 24576, 32768, 40960}));
 }
 
-TEST(Chunks, GoToOneWorkerEach) {
+TEST(Chunks, GoToOneReceiverEach) {
   RouteTable table;
   AddRoute(table, 1, 0, {{8, 2, 2}});
   AddRoute(table, 0, 0, {{8, 2, 2}});
   const ChunkList list = CutIntoChunks(table, 8192);
   ASSERT_EQ(list.chunks.size(), 2u);
-  EXPECT_EQ(list.chunks[0].worker, 1u);
-  EXPECT_EQ(list.chunks[1].worker, 0u);
+  EXPECT_EQ(list.chunks[0].receiver, 1u);
+  EXPECT_EQ(list.chunks[1].receiver, 0u);
 }
 
 TEST(Chunks, NeighbouringRoutesAreOneWrite) {

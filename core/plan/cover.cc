@@ -160,27 +160,28 @@ absl::Status CheckWant(const Box& wanted, uint64_t members, uint64_t destination
   return absl::OkStatus();
 }
 
-// The key by which CheckRelays() finds what a worker gets: the worker, its holding, the tensors and
-// the box. The destinations do not count.
+// The key by which CheckRelays() finds what a receiver gets: the receiver, its holding, the tensors
+// and the box. The destinations do not count.
 struct Had {
-  uint32_t worker;
+  uint32_t receiver;
   uint32_t holding;
   const Brought* brought;
 
   bool operator==(const Had& other) const {
     const Copies &x = brought->copies, &y = other.brought->copies;
-    return worker == other.worker && holding == other.holding && x.first_member == y.first_member &&
-           x.last_member == y.last_member && brought->box == other.brought->box;
+    return receiver == other.receiver && holding == other.holding &&
+           x.first_member == y.first_member && x.last_member == y.last_member &&
+           brought->box == other.brought->box;
   }
   template <typename H>
   friend H AbslHashValue(H hash, const Had& had) {
-    return H::combine(std::move(hash), had.worker, had.holding, had.brought->copies.first_member,
+    return H::combine(std::move(hash), had.receiver, had.holding, had.brought->copies.first_member,
                       had.brought->copies.last_member, had.brought->box);
   }
 };
 
-// Checks that a worker relays only what a trainer brings it: of the bundles of one want, each
-// relayed one has the tensors and the box of one that a trainer sends to this worker. `brought` is
+// Checks that a receiver relays only what a sender brings it: of the bundles of one want, each
+// relayed one has the tensors and the box of one that a sender sends to this receiver. `brought` is
 // what they bring, in their order.
 absl::Status CheckRelays(const Bundles& bundles, const Want& want,
                          absl::Span<const uint32_t> of_want, absl::Span<const Brought> brought) {
@@ -194,36 +195,38 @@ absl::Status CheckRelays(const Bundles& bundles, const Want& want,
       continue;
     }
     const Recipient& to = ranks.destinations[want.first_destination + copies.first_destination];
-    had.insert({to.worker, to.holding, &brought[i]});
+    had.insert({to.receiver, to.holding, &brought[i]});
   }
   for (size_t i = 0; i < of_want.size(); ++i) {
     const Bundle& bundle = bundles.bundle(of_want[i]);
     if (!bundle.relayed) continue;
     const Copies& copies = brought[i].copies;
-    const uint32_t worker = bundles.first_routes().trainer(of_want[i]) - bundles.first_relay();
+    const uint32_t receiver = bundles.first_routes().sender(of_want[i]) - bundles.holder_count();
     for (uint32_t d = copies.first_destination; d < copies.last_destination; ++d) {
-      if (ranks.destinations[want.first_destination + d].worker == worker) {
-        return absl::InternalError(absl::StrCat("worker ", worker, " relays to itself"));
+      if (ranks.destinations[want.first_destination + d].receiver == receiver) {
+        return absl::InternalError(absl::StrCat("worker ", receiver, " relays to itself"));
       }
     }
-    if (!had.contains({worker, bundle.holding, &brought[i]})) {
-      return absl::InternalError(absl::StrCat(
-          "worker ", worker, " relays ", ToString(brought[i].box), ", which no trainer brings it"));
+    if (!had.contains({receiver, bundle.holding, &brought[i]})) {
+      return absl::InternalError(absl::StrCat("worker ", receiver, " relays ",
+                                              ToString(brought[i].box),
+                                              ", which no trainer brings it"));
     }
   }
   return absl::OkStatus();
 }
 
-// Checks that the workers of a class want `places`, sorted, and that these name each shard that is
-// not empty once. A place is a class of tensors and a place in the list of who wants each of them.
+// Checks that the receivers of a class want `places`, sorted, and that these name each shard that
+// is not empty once. A place is a class of tensors and a place in the list of who wants each of
+// them.
 absl::Status CheckPlaces(const PlannedRanks& ranks, uint32_t rank_class,
                          absl::Span<const std::pair<uint32_t, uint32_t>> places) {
-  const Manifest& manifest = ranks.workers.manifest(rank_class);
+  const Manifest& manifest = ranks.receivers.manifest(rank_class);
   const auto error = [&](uint32_t shard, absl::string_view what) {
-    return absl::InternalError(absl::StrCat("tensor \"",
-                                            manifest.tensor_name(manifest.shard_tensor(shard)),
-                                            "\": worker ", ranks.workers.ranks(rank_class).front(),
-                                            " wants ", ToString(manifest.shard(shard).box), what));
+    return absl::InternalError(
+        absl::StrCat("tensor \"", manifest.tensor_name(manifest.shard_tensor(shard)), "\": worker ",
+                     ranks.receivers.ranks(rank_class).front(), " wants ",
+                     ToString(manifest.shard(shard).box), what));
   };
   std::vector<uint8_t> named(manifest.shard_count(), 0);
   for (const auto& [tensor_class, holding] : places) {
@@ -238,20 +241,20 @@ absl::Status CheckPlaces(const PlannedRanks& ranks, uint32_t rank_class,
   return absl::OkStatus();
 }
 
-// Checks that every worker's shard that is not empty is named once, by a destination of a want
+// Checks that every receiver's shard that is not empty is named once, by a destination of a want
 // whose box it has, and that nothing else is named.
 absl::Status CheckEveryShardIsWanted(const PlannedRanks& ranks) {
-  std::vector<std::vector<std::pair<uint32_t, uint32_t>>> places(ranks.workers.rank_count());
+  std::vector<std::vector<std::pair<uint32_t, uint32_t>>> places(ranks.receivers.rank_count());
   for (const Want& want : ranks.wants) {
-    const uint32_t first = ranks.destinations[want.first_destination].worker;
-    const Box box = ranks.workers.manifest(ranks.workers.class_of(first)).shard(want.shard).box;
+    const uint32_t first = ranks.destinations[want.first_destination].receiver;
+    const Box box = ranks.receivers.manifest(ranks.receivers.class_of(first)).shard(want.shard).box;
     std::set<std::pair<uint32_t, uint32_t>> has_box;  // Classes of ranks and holdings.
     for (uint32_t d = want.first_destination; d < want.last_destination; ++d) {
-      const auto [worker, holding] = ranks.destinations[d];
-      places[worker].emplace_back(want.tensor_class, holding);
-      const uint32_t rank_class = ranks.workers.class_of(worker);
+      const auto [receiver, holding] = ranks.destinations[d];
+      places[receiver].emplace_back(want.tensor_class, holding);
+      const uint32_t rank_class = ranks.receivers.class_of(receiver);
       if (!has_box.insert({rank_class, holding}).second) continue;
-      const Manifest& manifest = ranks.workers.manifest(rank_class);
+      const Manifest& manifest = ranks.receivers.manifest(rank_class);
       const auto tensors = ranks.tensors.members(want.tensor_class);
       for (const uint32_t tensor : tensors) {
         const auto wanted = ranks.tensors.wanted(tensor);
@@ -263,17 +266,17 @@ absl::Status CheckEveryShardIsWanted(const PlannedRanks& ranks) {
           }
         }
         return absl::InternalError(absl::StrCat("tensor \"", ranks.tensors.name(tensor),
-                                                "\": worker ", worker, " does not want ",
+                                                "\": worker ", receiver, " does not want ",
                                                 ToString(box)));
       }
     }
   }
-  for (uint32_t c = 0; c < ranks.workers.size(); ++c) {
-    const uint32_t first = ranks.workers.ranks(c).front();
-    for (const uint32_t worker : ranks.workers.ranks(c)) {
-      std::sort(places[worker].begin(), places[worker].end());
-      if (places[worker] == places[first]) continue;
-      return absl::InternalError(absl::StrCat("workers ", first, " and ", worker,
+  for (uint32_t c = 0; c < ranks.receivers.size(); ++c) {
+    const uint32_t first = ranks.receivers.ranks(c).front();
+    for (const uint32_t receiver : ranks.receivers.ranks(c)) {
+      std::sort(places[receiver].begin(), places[receiver].end());
+      if (places[receiver] == places[first]) continue;
+      return absl::InternalError(absl::StrCat("workers ", first, " and ", receiver,
                                               " hold the same, but are planned differently"));
     }
     WAYBILL_RETURN_IF_ERROR(CheckPlaces(ranks, c, places[first]));
@@ -295,15 +298,15 @@ absl::Status CheckCover(const Bundles& bundles) {
     for (const uint32_t i : of_want) {
       brought.push_back({bundles.first_routes().box(i), bundles.bundle(i).copies});
     }
-    const uint32_t worker = ranks.destinations[want.first_destination].worker;
-    const Manifest& manifest = ranks.workers.manifest(ranks.workers.class_of(worker));
+    const uint32_t receiver = ranks.destinations[want.first_destination].receiver;
+    const Manifest& manifest = ranks.receivers.manifest(ranks.receivers.class_of(receiver));
     const ShardView shard = manifest.shard(want.shard);
     absl::Status status = CheckWant(shard.box, ranks.tensors.members(want.tensor_class).size(),
                                     want.last_destination - want.first_destination, brought);
     if (status.ok() && ranks.relays) status = CheckRelays(bundles, want, of_want, brought);
     WAYBILL_RETURN_IF_ERROR(
         While(absl::StrCat("tensor \"", manifest.tensor_name(shard.tensor_index), "\": worker ",
-                           worker, " wants ", ToString(shard.box)),
+                           receiver, " wants ", ToString(shard.box)),
               status));
   }
   return absl::OkStatus();

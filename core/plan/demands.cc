@@ -19,8 +19,8 @@ namespace {
 
 class DemandFinder {
  public:
-  DemandFinder(const SourceIndex& sources, const RankClasses& workers)
-      : sources_(sources), tensors_(sources.tensors()), workers_(workers) {}
+  DemandFinder(const SourceIndex& sources, const RankClasses& receivers)
+      : sources_(sources), tensors_(sources.tensors()), receivers_(receivers) {}
 
   absl::StatusOr<Demands> Run() && {
     for (uint32_t c = 0; c < tensors_.size(); ++c) AddWants(c);
@@ -38,8 +38,8 @@ class DemandFinder {
     absl::Span<const int64_t> shape;
   };
 
-  const Manifest& ManifestOf(uint32_t worker) const {
-    return workers_.manifest(workers_.class_of(worker));
+  const Manifest& ManifestOf(uint32_t receiver) const {
+    return receivers_.manifest(receivers_.class_of(receiver));
   }
 
   // Gathers the shards of a class's first tensor that are alike but for their ranks.
@@ -52,7 +52,7 @@ class DemandFinder {
     std::vector<Alike> found;
     absl::flat_hash_map<size_t, std::vector<size_t>> by_box;
     for (uint32_t i = 0; i < wanted.size(); ++i) {
-      const ShardView shard = workers_.manifest(wanted[i].rank_class).shard(wanted[i].shard);
+      const ShardView shard = receivers_.manifest(wanted[i].rank_class).shard(wanted[i].shard);
       std::vector<size_t>& same_box = by_box[absl::HashOf(shard.box.begins(), shard.box.ends())];
       auto at = std::find_if(same_box.begin(), same_box.end(),
                              [&](size_t k) { return AreAlike(found[k].shard, shard); });
@@ -60,14 +60,14 @@ class DemandFinder {
         at = same_box.insert(at, found.size());
         found.push_back({shard, {}});
       }
-      for (const uint32_t worker : workers_.ranks(wanted[i].rank_class)) {
-        found[*at].destinations.push_back({worker, i});
+      for (const uint32_t receiver : receivers_.ranks(wanted[i].rank_class)) {
+        found[*at].destinations.push_back({receiver, i});
       }
     }
     for (Alike& alike : found) {
       std::sort(alike.destinations.begin(), alike.destinations.end(),
                 [](const Recipient& a, const Recipient& b) {
-                  return std::pair(a.worker, a.holding) < std::pair(b.worker, b.holding);
+                  return std::pair(a.receiver, a.holding) < std::pair(b.receiver, b.holding);
                 });
       const auto begin = static_cast<uint32_t>(found_.destinations.size());
       found_.destinations.insert(found_.destinations.end(), alike.destinations.begin(),
@@ -88,12 +88,12 @@ class DemandFinder {
   absl::Status CutWant(uint32_t index) {
     const Want& want = found_.wants[index];
     const Recipient& first = found_.destinations[want.first_destination];
-    const ShardView shard = ManifestOf(first.worker).shard(want.shard);
+    const ShardView shard = ManifestOf(first.receiver).shard(want.shard);
     const auto shape = tensors_.shape(tensors_.first(want.tensor_class));
     const auto named = [&](const auto&... rest) {
       return absl::InvalidArgumentError(
-          absl::StrCat("tensor \"", ManifestOf(first.worker).tensor_name(shard.tensor_index),
-                       "\": worker ", first.worker, rest...));
+          absl::StrCat("tensor \"", ManifestOf(first.receiver).tensor_name(shard.tensor_index),
+                       "\": worker ", first.receiver, rest...));
     };
     if (want.content == Content::kQuantised) {
       WAYBILL_RETURN_IF_ERROR(CheckHoldScales(want, shard));
@@ -139,12 +139,12 @@ class DemandFinder {
   absl::Status CheckHoldScales(const Want& want, const ShardView& shard) const {
     absl::flat_hash_set<uint32_t> checked;
     for (const Recipient& destination : found_.DestinationsOf(want)) {
-      const uint32_t rank_class = workers_.class_of(destination.worker);
+      const uint32_t rank_class = receivers_.class_of(destination.receiver);
       if (!checked.insert(rank_class).second) continue;
       if (const absl::Status status = CheckHoldsScales(want, rank_class, shard); !status.ok()) {
         return absl::InvalidArgumentError(
             absl::StrCat("tensor \"", tensors_.name(tensors_.first(want.tensor_class)),
-                         "\": worker ", destination.worker, " ", status.message()));
+                         "\": worker ", destination.receiver, " ", status.message()));
       }
     }
     return absl::OkStatus();
@@ -158,7 +158,7 @@ class DemandFinder {
     for (const Holding& h : tensors_.wanted(tensor)) {
       if (missing.empty()) break;
       if (h.rank_class != rank_class) continue;
-      const ShardView other = workers_.manifest(rank_class).shard(h.shard);
+      const ShardView other = receivers_.manifest(rank_class).shard(h.shard);
       if (other.format != Format::Scales(shard.format.quantisation)) continue;
       next.clear();
       for (const Box& box : missing) Subtract(box, other.box, next);
@@ -178,7 +178,7 @@ class DemandFinder {
       const Format held = sources_.shard(of, holder).format;
       if (held == shard.format) continue;
       WAYBILL_RETURN_IF_ERROR(
-          While(absl::StrCat("trainer ", holder.trainer, " holds ", ToString(held), ", wanted is ",
+          While(absl::StrCat("trainer ", holder.sender, " holds ", ToString(held), ", wanted is ",
                              ToString(shard.format)),
                 CheckConversion(held, shard.format)));
     }
@@ -214,7 +214,7 @@ class DemandFinder {
 
   const SourceIndex& sources_;
   const TensorClasses& tensors_;
-  const RankClasses& workers_;
+  const RankClasses& receivers_;
   Demands found_;
   std::vector<Box> left_;  // The boxes of the current want that no source has filled yet.
   std::vector<Box> next_left_;
@@ -222,8 +222,8 @@ class DemandFinder {
 
 }  // namespace
 
-absl::StatusOr<Demands> FindDemands(const SourceIndex& sources, const RankClasses& workers) {
-  return DemandFinder(sources, workers).Run();
+absl::StatusOr<Demands> FindDemands(const SourceIndex& sources, const RankClasses& receivers) {
+  return DemandFinder(sources, receivers).Run();
 }
 
 }  // namespace waybill

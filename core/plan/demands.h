@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Finds what the workers need from which source, before it is decided who sends it.
+// Finds what the receivers need from which source, before it is decided who sends it.
 #ifndef WAYBILL_CORE_PLAN_DEMANDS_H_
 #define WAYBILL_CORE_PLAN_DEMANDS_H_
 
@@ -17,13 +17,13 @@
 
 namespace waybill {
 
-// Where one worker wants a box of each tensor of a class.
+// Where one receiver wants a box of each tensor of a class.
 struct Recipient {
-  uint32_t worker = 0;
+  uint32_t receiver = 0;
   uint32_t holding = 0;  // The place of its shard in TensorClasses::wanted().
 };
 
-// A box that some workers want of each tensor of a class, in shards that lie in memory alike.
+// A box that some receivers want of each tensor of a class, in shards that lie in memory alike.
 struct Want {
   uint32_t tensor_class = 0;
   Content content = Content::kPlain;
@@ -54,17 +54,17 @@ struct Demands {
         .subspan(want.first_destination, want.last_destination - want.first_destination);
   }
   const Want& WantOf(const Demand& demand) const { return wants[demand.want]; }
-  // Returns the worker of the first destination.
-  uint32_t WorkerOf(const Demand& demand) const {
-    return destinations[WantOf(demand).first_destination].worker;
+  // Returns the receiver of the first destination.
+  uint32_t ReceiverOf(const Demand& demand) const {
+    return destinations[WantOf(demand).first_destination].receiver;
   }
 };
 
-// Cuts everything that workers want at the sources' edges: the boxes of a want's demands are
+// Cuts everything that receivers want at the sources' edges: the boxes of a want's demands are
 // disjoint and fill it. A scale is in the source in which its block begins.
 //
 // kInvalidArgument: as MakePlan() has it.
-absl::StatusOr<Demands> FindDemands(const SourceIndex& sources, const RankClasses& workers);
+absl::StatusOr<Demands> FindDemands(const SourceIndex& sources, const RankClasses& receivers);
 
 }  // namespace waybill
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Describes the scales that one trainer computes, and the maxima that it trades with other
-// trainers.
+// Describes the scales that one sender computes, and the maxima that it trades with other
+// senders.
 //
 // A shard often ends inside a block of the quantisation, and a block's scale needs the largest
-// magnitude of all of it. So the trainers that hold parts of such a block, its co-owners, tell each
+// magnitude of all of it. So the senders that hold parts of such a block, its co-owners, tell each
 // other their parts' maxima before they quantise: a few bytes instead of the block.
 #ifndef WAYBILL_CORE_PLAN_EXCHANGE_H_
 #define WAYBILL_CORE_PLAN_EXCHANGE_H_
@@ -21,7 +21,7 @@ namespace waybill {
 
 // The scales of one shard's blocks. It is also a region: routes read scales from there.
 struct ScaleTable {
-  uint32_t shard = 0;  // The shard of the trainer's manifest whose elements are quantised.
+  uint32_t shard = 0;  // The shard of the sender's manifest whose elements are quantised.
   uint32_t source_region = 0;
   uint64_t source_offset_bytes = 0;
   Dtype source_dtype = Dtype::kBf16;
@@ -54,14 +54,14 @@ struct MaximaHeader {
   uint64_t digest = 0;    // The digest of the maxima.
 };
 
-// The maxima of some blocks, in one write. To a peer that is this trainer itself (it holds two
+// The maxima of some blocks, in one write. To a peer that is this sender itself (it holds two
 // shards of one block) nothing is written: they are combined here.
 struct MaximaMessage {
-  uint32_t peer = 0;  // A trainer.
+  uint32_t peer = 0;  // A sender.
   // Messages of a step go out when all that were due in earlier steps have come.
   uint32_t step = 0;
   uint64_t mailbox_offset_bytes = 0;  // Its place in the receiver's mailbox.
-  std::vector<BlockRun> runs;         // The blocks in this trainer's tables.
+  std::vector<BlockRun> runs;         // The blocks in this sender's tables.
   std::vector<BlockRun> into;         // The place to which the maxima of a message are combined.
 
   uint32_t block_count() const {
@@ -98,7 +98,7 @@ struct TableClass {
   uint32_t first_table = 0;  // In the whole exchange, of which a class has a table for each member.
 };
 
-// One trainer's exchange as it is planned: for the first tensor of each class. Mailboxes have room
+// One sender's exchange as it is planned: for the first tensor of each class. Mailboxes have room
 // for the messages of all tensors.
 struct ExchangePattern {
   Exchange of_first;

@@ -14,7 +14,7 @@ namespace {
 double Megabytes(uint64_t bytes) { return static_cast<double>(bytes) / 1e6; }
 
 nlohmann::json ToJson(const RouteView& route) {
-  return {{"worker", route.worker},
+  return {{"worker", route.receiver},
           {"source_shard", route.source_shard},
           {"source_region", route.source_region},
           {"source_offset_bytes", route.source_offset_bytes},
@@ -46,11 +46,11 @@ uint64_t CountWrites(const RouteTable& routes) {
 PlanCounts CountPlan(const Plan& plan) {
   PlanCounts counts;
   counts.routes = plan.route_count();
-  for (uint32_t t = 0; t < plan.trainer_count(); ++t) {
-    counts.writes += CountWrites(plan.TrainerRoutes(t));
+  for (uint32_t t = 0; t < plan.sender_count(); ++t) {
+    counts.writes += CountWrites(plan.SenderRoutes(t));
   }
-  for (uint32_t t = 0; plan.quantises() && t < plan.trainer_count(); ++t) {
-    const Exchange exchange = plan.TrainerExchange(t);
+  for (uint32_t t = 0; plan.quantises() && t < plan.sender_count(); ++t) {
+    const Exchange exchange = plan.SenderExchange(t);
     for (const MaximaMessage& message : exchange.outgoing) {
       if (!message.into.empty()) continue;
       ++counts.maxima_messages;
@@ -63,20 +63,20 @@ PlanCounts CountPlan(const Plan& plan) {
 std::string ExplainAsTable(const Plan& plan, const HeldBytes& held) {
   std::string text = absl::StrFormat("%-12s %12s %12s %9s %9s\n", "rank", "holds MB", "moves MB",
                                      "routes", "writes");
-  for (uint32_t t = 0; t < plan.first_relay(); ++t) {
-    const RouteTable routes = plan.TrainerRoutes(t);
+  for (uint32_t t = 0; t < plan.holder_count(); ++t) {
+    const RouteTable routes = plan.SenderRoutes(t);
     absl::StrAppendFormat(&text, "%-12s %12.1f %12.1f %9d %9d\n", absl::StrCat("trainer ", t),
-                          Megabytes(held.trainers[t]), Megabytes(plan.trainer_bytes(t)),
+                          Megabytes(held.senders[t]), Megabytes(plan.sender_bytes(t)),
                           routes.size(), CountWrites(routes));
   }
-  for (uint32_t w = 0; w < plan.worker_count(); ++w) {
+  for (uint32_t w = 0; w < plan.receiver_count(); ++w) {
     absl::StrAppendFormat(&text, "%-12s %12.1f %12.1f %9d\n", absl::StrCat("worker ", w),
-                          Megabytes(held.workers[w]), Megabytes(plan.worker_bytes(w)),
+                          Megabytes(held.receivers[w]), Megabytes(plan.receiver_bytes(w)),
                           plan.bundles().route_count_to(w));
   }
   if (plan.relays()) {
     uint64_t relayed = 0;
-    for (uint32_t w = 0; w < plan.worker_count(); ++w) relayed += plan.relayed_bytes(w);
+    for (uint32_t w = 0; w < plan.receiver_count(); ++w) relayed += plan.relayed_bytes(w);
     absl::StrAppendFormat(&text, "\n%.1f MB of these are relayed by workers to others\n",
                           Megabytes(relayed));
   }
@@ -86,7 +86,7 @@ std::string ExplainAsTable(const Plan& plan, const HeldBytes& held) {
                           counts.maxima, counts.maxima_messages);
   }
   absl::StrAppendFormat(&text, "\nbusiest rank / lower bound %.3f; busiest trainer / mean %.3f\n",
-                        plan.balance().ratio(), plan.balance().trainer_imbalance());
+                        plan.balance().ratio(), plan.balance().sender_imbalance());
   return text;
 }
 
@@ -97,24 +97,24 @@ std::string ExplainAsJson(const Plan& plan, const HeldBytes& held, RoutesToo wit
                          {"maxima", counts.maxima},
                          {"maxima_messages", counts.maxima_messages},
                          {"ratio_to_lower_bound", plan.balance().ratio()},
-                         {"trainer_imbalance", plan.balance().trainer_imbalance()},
+                         {"trainer_imbalance", plan.balance().sender_imbalance()},
                          {"trainers", nlohmann::json::array()},
                          {"workers", nlohmann::json::array()}};
-  for (uint32_t t = 0; t < plan.first_relay(); ++t) {
-    const RouteTable routes = plan.TrainerRoutes(t);
-    nlohmann::json trainer = {{"held_bytes", held.trainers[t]},
-                              {"bytes", plan.trainer_bytes(t)},
-                              {"routes", routes.size()},
-                              {"writes", CountWrites(routes)}};
+  for (uint32_t t = 0; t < plan.holder_count(); ++t) {
+    const RouteTable routes = plan.SenderRoutes(t);
+    nlohmann::json sender = {{"held_bytes", held.senders[t]},
+                             {"bytes", plan.sender_bytes(t)},
+                             {"routes", routes.size()},
+                             {"writes", CountWrites(routes)}};
     if (with_routes == RoutesToo::kYes) {
-      nlohmann::json& table = trainer["table"] = nlohmann::json::array();
+      nlohmann::json& table = sender["table"] = nlohmann::json::array();
       for (uint32_t i = 0; i < routes.size(); ++i) table.push_back(ToJson(routes[i]));
     }
-    json["trainers"].push_back(std::move(trainer));
+    json["trainers"].push_back(std::move(sender));
   }
-  for (uint32_t w = 0; w < plan.worker_count(); ++w) {
-    json["workers"].push_back({{"held_bytes", held.workers[w]},
-                               {"bytes", plan.worker_bytes(w)},
+  for (uint32_t w = 0; w < plan.receiver_count(); ++w) {
+    json["workers"].push_back({{"held_bytes", held.receivers[w]},
+                               {"bytes", plan.receiver_bytes(w)},
                                {"relayed_bytes", plan.relayed_bytes(w)},
                                {"routes", plan.bundles().route_count_to(w)}});
   }

@@ -19,15 +19,15 @@ uint64_t CountWrites(const RouteTable& routes);
 struct PlanCounts {
   uint64_t routes = 0;
   uint64_t writes = 0;
-  uint64_t maxima = 0;  // The number of maxima of split blocks that trainers send to each other.
+  uint64_t maxima = 0;  // The number of maxima of split blocks that senders send to each other.
   uint64_t maxima_messages = 0;
 };
 PlanCounts CountPlan(const Plan& plan);
 
 // Bytes of all shards, by rank.
 struct HeldBytes {
-  std::vector<uint64_t> trainers;
-  std::vector<uint64_t> workers;
+  std::vector<uint64_t> senders;
+  std::vector<uint64_t> receivers;
 };
 
 // A table, a line for each rank.
@@ -35,7 +35,7 @@ std::string ExplainAsTable(const Plan& plan, const HeldBytes& held);
 
 enum class RoutesToo : bool { kNo, kYes };
 // {"hash", "ratio_to_lower_bound", "trainers": [{"bytes", "routes", "writes"}], ...}; with every
-// route of each trainer if wanted.
+// route of each sender if wanted.
 std::string ExplainAsJson(const Plan& plan, const HeldBytes& held, RoutesToo routes);
 
 }  // namespace waybill

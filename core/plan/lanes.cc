@@ -64,15 +64,15 @@ Pairs JoinNics(const std::vector<Nic>& from, const std::vector<Nic>& to) {
 
 }  // namespace
 
-std::vector<LanePath> PlanLanes(const Manifest& trainer, const Manifest& worker,
+std::vector<LanePath> PlanLanes(const Manifest& sender, const Manifest& receiver,
                                 const LaneOptions& options) {
-  if (trainer.nics().empty() && worker.nics().empty()) {
-    const bool one_host = !trainer.host().empty() && trainer.host() == worker.host();
+  if (sender.nics().empty() && receiver.nics().empty()) {
+    const bool one_host = !sender.host().empty() && sender.host() == receiver.host();
     return std::vector<LanePath>(one_host ? 1 : options.lanes_without_nics);
   }
   const std::vector<Nic> unnamed(1);
-  const std::vector<Nic>& from = trainer.nics().empty() ? unnamed : trainer.nics();
-  const std::vector<Nic>& to = worker.nics().empty() ? unnamed : worker.nics();
+  const std::vector<Nic>& from = sender.nics().empty() ? unnamed : sender.nics();
+  const std::vector<Nic>& to = receiver.nics().empty() ? unnamed : receiver.nics();
   const Pairs pairs = JoinNics(from, to);
   std::vector<uint32_t> uses_from(from.size()), uses_to(to.size());
   for (const auto& [i, j] : pairs) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Which NICs of a trainer and a worker their lanes join, and which chunk goes by which lane.
+// Which NICs of a sender and a receiver their lanes join, and which chunk goes by which lane.
 //
 // Pure rules, the same on every rank. A lane is bound to its two NICs when it is made, so that keys
 // and queue pairs can never be of different ones.
@@ -19,8 +19,8 @@ namespace waybill {
 
 // One lane of a pair of ranks. Empty names: whatever NIC the fabric chooses.
 struct LanePath {
-  std::string trainer_nic;
-  std::string worker_nic;
+  std::string sender_nic;
+  std::string receiver_nic;
   // The speed of the slower NIC, divided among the pair's lanes on it. 0 on all lanes of a pair if
   // it is not known for one of them.
   uint64_t bytes_per_second = 0;
@@ -39,7 +39,7 @@ struct LaneOptions {
 // Returns max(m, n) paths for m and n NICs, so that every NIC on either side has one. NICs of equal
 // rail are joined first, then those of equal NUMA node, then what is left in the order of the
 // manifests. A rank without NICs beside one with NICs joins as if it had one without a name.
-std::vector<LanePath> PlanLanes(const Manifest& trainer, const Manifest& worker,
+std::vector<LanePath> PlanLanes(const Manifest& sender, const Manifest& receiver,
                                 const LaneOptions& options = {});
 
 // Returns for each chunk the lane that would finish it first. All chunks are of one pair; time is

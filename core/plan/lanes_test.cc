@@ -27,9 +27,9 @@ TEST(Lanes, RanksWithoutNicsHaveOneOnOneHostAndSeveralBetweenHosts) {
 }
 
 TEST(Lanes, RailsAreJoinedFirstThenNumaNodes) {
-  const Manifest trainer = With("a", {{"t0", 0, 0, 100}, {"t1", 1, 1, 100}, {"t2", 2, 0, 100}});
-  const Manifest worker = With("b", {{"w7", 7, 0, 100}, {"w1", 1, 0, 50}, {"w8", 8, 5, 100}});
-  const std::vector<LanePath> lanes = PlanLanes(trainer, worker);
+  const Manifest sender = With("a", {{"t0", 0, 0, 100}, {"t1", 1, 1, 100}, {"t2", 2, 0, 100}});
+  const Manifest receiver = With("b", {{"w7", 7, 0, 100}, {"w1", 1, 0, 50}, {"w8", 8, 5, 100}});
+  const std::vector<LanePath> lanes = PlanLanes(sender, receiver);
   // t1 and w1 share a rail; t0 and w7 a node; t2 and w8 are left.
   EXPECT_EQ(lanes, (std::vector<LanePath>{{"t0", "w7", 100}, {"t1", "w1", 50}, {"t2", "w8", 100}}));
 }
@@ -66,12 +66,12 @@ TEST(Lanes, EveryNicOfEitherSideHasALane) {
       }
       return nics;
     };
-    const Manifest trainer = With("a", some("t")), worker = With("b", some("w"));
-    const std::vector<LanePath> lanes = PlanLanes(trainer, worker);
-    EXPECT_EQ(lanes.size(), std::max(trainer.nics().size(), worker.nics().size()));
+    const Manifest sender = With("a", some("t")), receiver = With("b", some("w"));
+    const std::vector<LanePath> lanes = PlanLanes(sender, receiver);
+    EXPECT_EQ(lanes.size(), std::max(sender.nics().size(), receiver.nics().size()));
     std::set<std::string> used;
-    for (const LanePath& lane : lanes) used.insert({lane.trainer_nic, lane.worker_nic});
-    EXPECT_EQ(used.size(), trainer.nics().size() + worker.nics().size());
+    for (const LanePath& lane : lanes) used.insert({lane.sender_nic, lane.receiver_nic});
+    EXPECT_EQ(used.size(), sender.nics().size() + receiver.nics().size());
   }
 }
 

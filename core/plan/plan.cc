@@ -31,27 +31,27 @@ Plan::Plan(std::shared_ptr<const Bundles> bundles, std::vector<ExchangePattern> 
       balance_(balance),
       hash_(HashOf(*bundles_, exchanges_)) {}
 
-Exchange Plan::TrainerExchange(uint32_t trainer) const {
-  if (trainer >= first_relay()) return {};
-  const RankClasses& trainers = bundles_->ranks().trainers;
-  return ExpandExchange(exchanges_[trainer], bundles_->ranks().tensors,
-                        trainers.manifest(trainers.class_of(trainer)));
+Exchange Plan::SenderExchange(uint32_t sender) const {
+  if (sender >= holder_count()) return {};
+  const RankClasses& senders = bundles_->ranks().senders;
+  return ExpandExchange(exchanges_[sender], bundles_->ranks().tensors,
+                        senders.manifest(senders.class_of(sender)));
 }
 
 uint64_t Plan::total_bytes() const {
   uint64_t total = 0;
-  for (uint32_t w = 0; w < worker_count(); ++w) total += worker_bytes(w);
+  for (uint32_t w = 0; w < receiver_count(); ++w) total += receiver_bytes(w);
   return total;
 }
 
 PlanTables MakeTables(const Plan& plan) {
   PlanTables tables;
-  for (uint32_t t = 0; t < plan.trainer_count(); ++t) {
-    tables.trainers.push_back(plan.TrainerRoutes(t));
-    tables.exchanges.push_back(plan.TrainerExchange(t));
+  for (uint32_t t = 0; t < plan.sender_count(); ++t) {
+    tables.senders.push_back(plan.SenderRoutes(t));
+    tables.exchanges.push_back(plan.SenderExchange(t));
   }
-  for (uint32_t w = 0; w < plan.worker_count(); ++w) {
-    tables.workers.push_back(plan.WorkerRoutes(w));
+  for (uint32_t w = 0; w < plan.receiver_count(); ++w) {
+    tables.receivers.push_back(plan.ReceiverRoutes(w));
   }
   return tables;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The plan: one routing table for each trainer, what each worker is to expect, and how good it is.
+// The plan: one routing table for each sender, what each receiver is to expect, and how good it is.
 #ifndef WAYBILL_CORE_PLAN_PLAN_H_
 #define WAYBILL_CORE_PLAN_PLAN_H_
 
@@ -26,47 +26,51 @@ class Plan {
   Plan(std::shared_ptr<const Bundles> bundles, std::vector<ExchangePattern> exchanges,
        const Balance& balance);
 
-  // With relays, the workers are counted as trainers, too: worker w is first_relay() + w.
-  uint32_t trainer_count() const { return bundles_ == nullptr ? 0 : bundles_->trainer_count(); }
-  uint32_t first_relay() const { return bundles_ == nullptr ? 0 : bundles_->first_relay(); }
-  bool relays() const { return first_relay() < trainer_count(); }
-  uint32_t worker_count() const { return bundles_ == nullptr ? 0 : bundles_->worker_count(); }
+  // The senders are those that hold what they send and then, with relays, all receivers.
+  uint32_t sender_count() const { return bundles_ == nullptr ? 0 : bundles_->sender_count(); }
+  uint32_t holder_count() const { return bundles_ == nullptr ? 0 : bundles_->holder_count(); }
+  bool relays() const { return holder_count() < sender_count(); }
+  // Returns the number of a receiver as one that relays.
+  uint32_t relay(uint32_t receiver) const { return holder_count() + receiver; }
+  uint32_t receiver_count() const { return bundles_ == nullptr ? 0 : bundles_->receiver_count(); }
 
-  // Returns a trainer's routes in the order in which it sends them.
-  RouteTable TrainerRoutes(uint32_t trainer) const { return Expand(TrainerBundles(trainer)); }
-  // Returns a worker's routes in the order of its ledger: the trainers in order, each one's routes
+  // Returns a sender's routes in the order in which it sends them.
+  RouteTable SenderRoutes(uint32_t sender) const { return Expand(SenderBundles(sender)); }
+  // Returns a receiver's routes in the order of its ledger: the senders in order, each one's routes
   // in the order in which it sends them.
-  RouteTable WorkerRoutes(uint32_t worker) const { return Expand(WorkerBundles(worker)); }
+  RouteTable ReceiverRoutes(uint32_t receiver) const { return Expand(ReceiverBundles(receiver)); }
   // Return the same routes in bundles.
-  BundledRoutes TrainerBundles(uint32_t trainer) const { return bundles_->TrainerBundles(trainer); }
-  BundledRoutes WorkerBundles(uint32_t worker) const { return bundles_->WorkerBundles(worker); }
-
-  uint32_t route_count(uint32_t trainer, uint32_t worker) const {
-    return bundles_->route_count(trainer, worker);
+  BundledRoutes SenderBundles(uint32_t sender) const { return bundles_->SenderBundles(sender); }
+  BundledRoutes ReceiverBundles(uint32_t receiver) const {
+    return bundles_->ReceiverBundles(receiver);
   }
-  // Returns where the digests of a trainer's routes begin in a worker's ledger, which has the
-  // entries of all routes in the order of WorkerRoutes().
-  uint32_t first_ledger_entry(uint32_t trainer, uint32_t worker) const {
-    return bundles_->first_ledger_entry(trainer, worker);
+
+  uint32_t route_count(uint32_t sender, uint32_t receiver) const {
+    return bundles_->route_count(sender, receiver);
+  }
+  // Returns where the digests of a sender's routes begin in a receiver's ledger, which has the
+  // entries of all routes in the order of ReceiverRoutes().
+  uint32_t first_ledger_entry(uint32_t sender, uint32_t receiver) const {
+    return bundles_->first_ledger_entry(sender, receiver);
   }
   uint64_t route_count() const { return bundles_->route_count(); }
   const Bundles& bundles() const { return *bundles_; }
 
-  // Returns what a trainer exchanges with others. Empty if it quantises nothing.
-  Exchange TrainerExchange(uint32_t trainer) const;
-  // By rank of the trainer.
+  // Returns what a sender exchanges with others. Empty if it quantises nothing.
+  Exchange SenderExchange(uint32_t sender) const;
+  // By rank of the sender.
   const std::vector<ExchangePattern>& exchanges() const { return exchanges_; }
-  bool trades(uint32_t trainer) const {
-    if (trainer >= exchanges_.size()) return false;  // It relays.
-    const Exchange& exchange = exchanges_[trainer].of_first;
+  bool trades(uint32_t sender) const {
+    if (sender >= exchanges_.size()) return false;  // It relays.
+    const Exchange& exchange = exchanges_[sender].of_first;
     return !exchange.outgoing.empty() || !exchange.incoming.empty();
   }
   const Balance& balance() const { return balance_; }
-  uint64_t trainer_bytes(uint32_t trainer) const { return bundles_->trainer_bytes(trainer); }
-  uint64_t worker_bytes(uint32_t worker) const { return bundles_->worker_bytes(worker); }
-  // Returns what a worker sends to others.
-  uint64_t relayed_bytes(uint32_t worker) const {
-    return relays() ? trainer_bytes(first_relay() + worker) : 0;
+  uint64_t sender_bytes(uint32_t sender) const { return bundles_->sender_bytes(sender); }
+  uint64_t receiver_bytes(uint32_t receiver) const { return bundles_->receiver_bytes(receiver); }
+  // Returns what a receiver sends to others.
+  uint64_t relayed_bytes(uint32_t receiver) const {
+    return relays() ? sender_bytes(relay(receiver)) : 0;
   }
   uint64_t total_bytes() const;
   // Over all routes and exchanges: equal plans have equal hashes, on every host.
@@ -86,9 +90,9 @@ class Plan {
 
 // All tables of a plan at once. For small jobs.
 struct PlanTables {
-  std::vector<RouteTable> trainers;
-  std::vector<RouteTable> workers;
-  std::vector<Exchange> exchanges;  // By trainer.
+  std::vector<RouteTable> senders;
+  std::vector<RouteTable> receivers;
+  std::vector<Exchange> exchanges;  // By sender.
 };
 PlanTables MakeTables(const Plan& plan);
 

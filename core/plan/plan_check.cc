@@ -89,8 +89,8 @@ absl::Status CheckScaleSource(const Manifest& manifest, const Exchange& exchange
   return absl::OkStatus();
 }
 
-absl::Status CheckTrainerRoute(const Manifest& manifest, const Exchange& exchange,
-                               const RouteView& route, uint32_t index) {
+absl::Status CheckSenderRoute(const Manifest& manifest, const Exchange& exchange,
+                              const RouteView& route, uint32_t index) {
   const bool quantises = route.shape.transform == Transform::kQuantise;
   if (route.scale_table != kNoScaleTable && !quantises) {
     return CheckScaleSource(manifest, exchange, route, index);
@@ -154,33 +154,33 @@ absl::Status CheckTables(const Manifest& manifest, const Exchange& exchange) {
   return absl::OkStatus();
 }
 
-// A trainer's routes to one worker are neighbours.
-absl::Status CheckOrderOfWorkers(const RouteTable& routes) {
-  absl::flat_hash_set<uint32_t> workers;
+// A sender's routes to one receiver are neighbours.
+absl::Status CheckOrderOfReceivers(const RouteTable& routes) {
+  absl::flat_hash_set<uint32_t> receivers;
   for (uint32_t r = 0; r < routes.size(); ++r) {
-    if (routes.trainer(r) != routes.trainer(0)) {
-      return Refused(r, absl::StrCat("it is of trainer ", routes.trainer(r), ", the first of ",
-                                     routes.trainer(0)));
+    if (routes.sender(r) != routes.sender(0)) {
+      return Refused(r, absl::StrCat("it is of trainer ", routes.sender(r), ", the first of ",
+                                     routes.sender(0)));
     }
-    const bool continues = r > 0 && routes.worker(r) == routes.worker(r - 1);
-    if (!continues && !workers.insert(routes.worker(r)).second) {
-      return Refused(r, absl::StrCat("worker ", routes.worker(r), " again, after others"));
+    const bool continues = r > 0 && routes.receiver(r) == routes.receiver(r - 1);
+    if (!continues && !receivers.insert(routes.receiver(r)).second) {
+      return Refused(r, absl::StrCat("worker ", routes.receiver(r), " again, after others"));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckTrainer(const RankPlan& plan, const Manifest& manifest) {
-  WAYBILL_RETURN_IF_ERROR(CheckTrainerPlan(plan));
+absl::Status CheckSender(const RankPlan& plan, const Manifest& manifest) {
+  WAYBILL_RETURN_IF_ERROR(CheckSenderPlan(plan));
   WAYBILL_RETURN_IF_ERROR(CheckTables(manifest, plan.exchange));
-  WAYBILL_RETURN_IF_ERROR(CheckOrderOfWorkers(plan.routes));
+  WAYBILL_RETURN_IF_ERROR(CheckOrderOfReceivers(plan.routes));
   for (uint32_t r = 0; r < plan.routes.size(); ++r) {
-    WAYBILL_RETURN_IF_ERROR(CheckTrainerRoute(manifest, plan.exchange, plan.routes[r], r));
+    WAYBILL_RETURN_IF_ERROR(CheckSenderRoute(manifest, plan.exchange, plan.routes[r], r));
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckWorker(const RankPlan& plan, const Manifest& manifest) {
+absl::Status CheckReceiver(const RankPlan& plan, const Manifest& manifest) {
   const RouteTable& routes = plan.routes;
   if (!plan.exchange.tables.empty() || !plan.exchange.outgoing.empty() ||
       !plan.exchange.incoming.empty()) {
@@ -190,9 +190,9 @@ absl::Status CheckWorker(const RankPlan& plan, const Manifest& manifest) {
   uint64_t written_bytes = 0;
   for (uint32_t r = 0; r < routes.size(); ++r) {
     const RouteView route = routes[r];
-    if (route.worker != routes.worker(0)) {
-      return Refused(
-          r, absl::StrCat("it is to worker ", route.worker, ", the first to ", routes.worker(0)));
+    if (route.receiver != routes.receiver(0)) {
+      return Refused(r, absl::StrCat("it is to worker ", route.receiver, ", the first to ",
+                                     routes.receiver(0)));
     }
     WAYBILL_RETURN_IF_ERROR(CheckEnd(manifest, route, r,
                                      {.shard = route.destination_shard,
@@ -212,7 +212,7 @@ absl::Status CheckWorker(const RankPlan& plan, const Manifest& manifest) {
 }  // namespace
 
 absl::Status CheckRankPlan(const RankPlan& plan, const Manifest& manifest, Role role) {
-  return role == Role::kTrainer ? CheckTrainer(plan, manifest) : CheckWorker(plan, manifest);
+  return role == Role::kTrainer ? CheckSender(plan, manifest) : CheckReceiver(plan, manifest);
 }
 
 absl::Status CheckDestinations(const RouteTable& routes, uint32_t first, uint32_t last,
@@ -220,13 +220,13 @@ absl::Status CheckDestinations(const RouteTable& routes, uint32_t first, uint32_
   for (uint32_t r = first; r < last; ++r) {
     const uint32_t region = routes.destination_region(r);
     if (region >= region_bytes.size()) {
-      return Refused(r, absl::StrCat("region ", region, " of worker ", routes.worker(r),
+      return Refused(r, absl::StrCat("region ", region, " of worker ", routes.receiver(r),
                                      ", which has ", region_bytes.size()));
     }
     const uint64_t end = routes.destination_offset(r) + routes.shape(r).destination_span_bytes();
     if (end > region_bytes[region]) {
       return Refused(r, absl::StrCat("bytes [", routes.destination_offset(r), ", ", end,
-                                     ") of region ", region, " of worker ", routes.worker(r),
+                                     ") of region ", region, " of worker ", routes.receiver(r),
                                      ", which has ", region_bytes[region], " bytes"));
     }
   }

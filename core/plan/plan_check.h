@@ -18,16 +18,16 @@ namespace waybill {
 
 // Checks a decoded plan against the rank's own manifest, which has passed CheckManifest(). Pure.
 //
-// A trainer reads only from its shards, in their element type, and has one scale table for each
-// shard and quantisation, as the planner makes it. A worker has its shards written, each byte once
-// at most in sum.
+// A sender reads only from its shards, in their element type, and has one scale table for each
+// shard and quantisation, as the planner makes it. A receiver has its shards written, each byte
+// once at most in sum.
 //
 // kInvalidArgument: names the route, the shard and what does not fit.
 absl::Status CheckRankPlan(const RankPlan& plan, const Manifest& manifest, Role role);
 
-// Checks what a trainer cannot know from its own manifest: that routes [first, last), all of them
-// to one worker, write within the worker's regions. `region_bytes` are the sizes of these regions
-// as they were imported or mapped; ~0 for a size that only the other end checks.
+// Checks what a sender cannot know from its own manifest: that routes [first, last), all of them
+// to one receiver, write within the receiver's regions. `region_bytes` are the sizes of these
+// regions as they were imported or mapped; ~0 for a size that only the other end checks.
 //
 // kInvalidArgument: names the route and the region.
 absl::Status CheckDestinations(const RouteTable& routes, uint32_t first, uint32_t last,

@@ -35,23 +35,23 @@ struct Draft {
   }
 };
 
-// One tensor [8, 8] in rows [0, 6) and [6, 8) at two trainers, the first with memory that is no
-// weight around it; a worker serves it quantised, another one its columns [2, 8) as they are.
+// One tensor [8, 8] in rows [0, 6) and [6, 8) at two senders, the first with memory that is no
+// weight around it; a receiver serves it quantised, another one its columns [2, 8) as they are.
 struct Job {
-  std::vector<Manifest> trainers, workers;
+  std::vector<Manifest> senders, receivers;
   PlanTables tables;
   std::vector<Exchange> exchanges;
 
   Job() {
     for (const auto& [from, to] : {std::pair{0, 6}, {6, 8}}) {
-      Manifest& m = trainers.emplace_back();
+      Manifest& m = senders.emplace_back();
       m.AddRegion("all", 1024);
       m.AddRegion("other", 1024);
       m.AddShard(m.AddTensor("w", {8, 8}, Dtype::kBf16), kBf16,
                  Box(std::vector<int64_t>{from, 0}, std::vector<int64_t>{to, 8}),
                  {0, 64, std::vector<int64_t>{8, 1}});
     }
-    Manifest& quantised = workers.emplace_back();
+    Manifest& quantised = receivers.emplace_back();
     const uint32_t q = quantised.AddTensor("w", {8, 8}, Dtype::kBf16);
     quantised.AddRegion("elements", 64);
     quantised.AddRegion("scales", 16);
@@ -59,14 +59,14 @@ struct Job {
                        {0, 0, std::vector<int64_t>{8, 1}});
     quantised.AddShard(q, Format::Scales(kBlocks), Box::Whole({2, 2}),
                        {1, 0, std::vector<int64_t>{2, 1}});
-    Manifest& plain = workers.emplace_back();
+    Manifest& plain = receivers.emplace_back();
     plain.AddRegion("columns", 2 * 8 * 6);
     plain.AddShard(plain.AddTensor("w", {8, 8}, Dtype::kBf16), kBf16,
                    Box(std::vector<int64_t>{0, 2}, std::vector<int64_t>{8, 8}),
                    {0, 0, std::vector<int64_t>{6, 1}});
     std::vector<const Manifest*> t, w;
-    for (const Manifest& m : trainers) t.push_back(&m);
-    for (const Manifest& m : workers) w.push_back(&m);
+    for (const Manifest& m : senders) t.push_back(&m);
+    for (const Manifest& m : receivers) w.push_back(&m);
     auto made = MakePlan(t, w);
     EXPECT_TRUE(made.ok()) << made.status();
     tables = MakeTables(*made);
@@ -76,16 +76,16 @@ struct Job {
 
 // Returns bundles of one route each.
 BundledRoutes OneByOne(const RouteTable& routes) {
-  BundledRoutes out = {.peers = BundledRoutes::Peers::kTrainers, .peer_count = 2, .first = routes};
+  BundledRoutes out = {.peers = BundledRoutes::Peers::kSenders, .peer_count = 2, .first = routes};
   out.tensor_counts.assign(routes.size(), 1);
-  out.recipient_counts = out.worker_counts = out.tensor_counts;
+  out.recipient_counts = out.receiver_counts = out.tensor_counts;
   for (uint32_t i = 0; i < routes.size(); ++i) {
     const RouteView route = routes[i];
     out.source_shards.push_back(route.source_shard);
     out.source_regions.push_back(route.source_region);
     out.scale_tables.push_back(route.scale_table);
     out.source_offsets_bytes.push_back(route.source_offset_bytes);
-    out.workers.push_back(route.worker);
+    out.receivers.push_back(route.receiver);
     out.destination_shards.push_back(route.destination_shard);
     out.destination_regions.push_back(route.destination_region);
     out.destination_offsets_bytes.push_back(route.destination_offset_bytes);
@@ -104,15 +104,15 @@ TEST(CheckRankPlan, TakesWhatThePlannerMakes) {
   const Job job;
   for (uint32_t t = 0; t < 2; ++t) {
     EXPECT_EQ(
-        Check(job.tables.trainers[t], job.exchanges[t], job.trainers[t], Role::kTrainer).message(),
+        Check(job.tables.senders[t], job.exchanges[t], job.senders[t], Role::kTrainer).message(),
         "");
   }
   for (uint32_t w = 0; w < 2; ++w) {
-    EXPECT_EQ(Check(job.tables.workers[w], {}, job.workers[w], Role::kWorker).message(), "");
+    EXPECT_EQ(Check(job.tables.receivers[w], {}, job.receivers[w], Role::kWorker).message(), "");
   }
 }
 
-// The kinds of routes of trainer 0, each by the first that is of it.
+// The kinds of routes of sender 0, each by the first that is of it.
 enum class Which { kPlain, kQuantising, kOfScales };
 
 struct RouteCase {
@@ -121,7 +121,7 @@ struct RouteCase {
   std::function<void(Draft&)> spoil;
 };
 
-const RouteCase kTrainerCases[] = {
+const RouteCase kSenderCases[] = {
     {"no_such_shard", Which::kPlain, [](Draft& d) { d.view.source_shard = 1; }},
     {"another_region", Which::kPlain, [](Draft& d) { d.view.source_region = 1; }},
     {"no_such_region", Which::kPlain, [](Draft& d) { d.view.source_region = 9; }},
@@ -148,8 +148,8 @@ const RouteCase kTrainerCases[] = {
     {"a_transform_of_other_sizes", Which::kPlain,
      [](Draft& d) { d.view.shape.transform = Transform::kF32ToBf16; }},
     {"runs_that_are_none", Which::kPlain, [](Draft& d) { d.axes.back().destination_stride = 4; }},
-    {"another_trainers", Which::kPlain, [](Draft& d) { d.view.trainer = 1; }},
-    {"a_worker_again", Which::kQuantising, [](Draft& d) { d.view.worker = 1; }},
+    {"another_trainers", Which::kPlain, [](Draft& d) { d.view.sender = 1; }},
+    {"a_worker_again", Which::kQuantising, [](Draft& d) { d.view.receiver = 1; }},
     {"no_such_table", Which::kQuantising, [](Draft& d) { d.view.scale_table = 1; }},
     {"quantised_without_a_table", Which::kQuantising,
      [](Draft& d) { d.view.scale_table = kNoScaleTable; }},
@@ -162,11 +162,11 @@ const RouteCase kTrainerCases[] = {
      [](Draft& d) { d.view.box.Set(0, d.view.box.begin(0) + 5, d.view.box.end(0) + 5); }},
 };
 
-class TrainerRouteTest : public testing::TestWithParam<RouteCase> {};
+class SenderRouteTest : public testing::TestWithParam<RouteCase> {};
 
-TEST_P(TrainerRouteTest, IsRefused) {
+TEST_P(SenderRouteTest, IsRefused) {
   const Job job;
-  const RouteTable& routes = job.tables.trainers[0];
+  const RouteTable& routes = job.tables.senders[0];
   RouteTable spoilt;
   bool found = false;
   for (uint32_t r = 0; r < routes.size(); ++r) {
@@ -181,14 +181,14 @@ TEST_P(TrainerRouteTest, IsRefused) {
     draft.AddTo(spoilt);
   }
   ASSERT_TRUE(found);
-  EXPECT_EQ(Check(spoilt, job.exchanges[0], job.trainers[0], Role::kTrainer).code(),
+  EXPECT_EQ(Check(spoilt, job.exchanges[0], job.senders[0], Role::kTrainer).code(),
             absl::StatusCode::kInvalidArgument);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, TrainerRouteTest, testing::ValuesIn(kTrainerCases),
+INSTANTIATE_TEST_SUITE_P(Cases, SenderRouteTest, testing::ValuesIn(kSenderCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
-const RouteCase kWorkerCases[] = {
+const RouteCase kReceiverCases[] = {
     {"no_such_shard", Which::kPlain, [](Draft& d) { d.view.destination_shard = 1; }},
     {"no_such_region", Which::kPlain, [](Draft& d) { d.view.destination_region = 1; }},
     {"before_the_box", Which::kPlain, [](Draft& d) { d.view.destination_offset_bytes += 2; }},
@@ -198,14 +198,14 @@ const RouteCase kWorkerCases[] = {
      [](Draft& d) { d.axes[0].destination_stride = 500; }},
     {"a_negative_stride", Which::kPlain, [](Draft& d) { d.axes[0].destination_stride = -12; }},
     {"a_box_that_it_does_not_hold", Which::kPlain, [](Draft& d) { d.view.box.Set(1, 0, 6); }},
-    {"another_workers", Which::kPlain, [](Draft& d) { d.view.worker = 0; }},
+    {"another_workers", Which::kPlain, [](Draft& d) { d.view.receiver = 0; }},
 };
 
-class WorkerRouteTest : public testing::TestWithParam<RouteCase> {};
+class ReceiverRouteTest : public testing::TestWithParam<RouteCase> {};
 
-TEST_P(WorkerRouteTest, IsRefused) {
+TEST_P(ReceiverRouteTest, IsRefused) {
   const Job job;
-  const RouteTable& routes = job.tables.workers[1];
+  const RouteTable& routes = job.tables.receivers[1];
   RouteTable spoilt;
   for (uint32_t r = 0; r < routes.size(); ++r) {
     Draft draft(routes[r]);
@@ -213,19 +213,19 @@ TEST_P(WorkerRouteTest, IsRefused) {
     draft.AddTo(spoilt);
   }
   ASSERT_EQ(spoilt.size(), 2u);
-  EXPECT_EQ(Check(spoilt, {}, job.workers[1], Role::kWorker).code(),
+  EXPECT_EQ(Check(spoilt, {}, job.receivers[1], Role::kWorker).code(),
             absl::StatusCode::kInvalidArgument);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, WorkerRouteTest, testing::ValuesIn(kWorkerCases),
+INSTANTIATE_TEST_SUITE_P(Cases, ReceiverRouteTest, testing::ValuesIn(kReceiverCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(CheckRankPlan, AWorkerIsWrittenOnce) {
+TEST(CheckRankPlan, AReceiverIsWrittenOnce) {
   const Job job;
-  RouteTable routes = job.tables.workers[1];
+  RouteTable routes = job.tables.receivers[1];
   Draft again(routes[0]);
   again.AddTo(routes);
-  EXPECT_EQ(Check(routes, {}, job.workers[1], Role::kWorker).message(),
+  EXPECT_EQ(Check(routes, {}, job.receivers[1], Role::kWorker).message(),
             "route 2 of the plan: with it more than the 96 bytes of all shards are written");
 }
 
@@ -276,16 +276,16 @@ TEST_P(ExchangeTest, IsRefused) {
   ASSERT_FALSE(exchange.incoming.empty());
   ASSERT_FALSE(exchange.outgoing.empty());
   GetParam().spoil(exchange);
-  EXPECT_EQ(Check(job.tables.trainers[0], exchange, job.trainers[0], Role::kTrainer).code(),
+  EXPECT_EQ(Check(job.tables.senders[0], exchange, job.senders[0], Role::kTrainer).code(),
             absl::StatusCode::kInvalidArgument);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, ExchangeTest, testing::ValuesIn(kExchangeCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(CheckDestinations, HoldsRoutesToTheRegionsOfTheWorker) {
+TEST(CheckDestinations, HoldsRoutesToTheRegionsOfTheReceiver) {
   const Job job;
-  const RouteTable& routes = job.tables.workers[1];
+  const RouteTable& routes = job.tables.receivers[1];
   EXPECT_EQ(CheckDestinations(routes, 0, 2, {96}).message(), "");
   EXPECT_EQ(CheckDestinations(routes, 0, 2, {~uint64_t{0}}).message(), "");
   EXPECT_EQ(CheckDestinations(routes, 0, 2, {95}).message(),

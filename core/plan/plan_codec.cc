@@ -259,7 +259,7 @@ absl::Status CheckMessages(const Exchange& exchange) {
 
 }  // namespace
 
-absl::Status CheckTrainerPlan(const RankPlan& plan) {
+absl::Status CheckSenderPlan(const RankPlan& plan) {
   WAYBILL_RETURN_IF_ERROR(CheckMessages(plan.exchange));
   for (uint32_t r = 0; r < plan.routes.size(); ++r) {
     const uint32_t index = plan.routes.scale_table(r);

@@ -17,7 +17,7 @@ namespace waybill {
 
 struct RankPlan {
   RouteTable routes;
-  Exchange exchange;  // Empty for a worker.
+  Exchange exchange;  // Empty for a receiver.
 
   bool operator==(const RankPlan&) const = default;
 };
@@ -29,11 +29,11 @@ std::string EncodeRankPlan(const BundledRoutes& routes, const Exchange& exchange
 // together.
 absl::StatusOr<RankPlan> DecodeRankPlan(absl::string_view bytes);
 
-// Checks that the parts of a trainer's plan fit together, which the engine relies on. Do not call
-// it for a worker: its routes name the tables of their trainers, which it does not have.
+// Checks that the parts of a sender's plan fit together, which the engine relies on. Do not call
+// it for a receiver: its routes name the tables of their senders, which it does not have.
 //
 // kInvalidArgument: they do not fit together.
-absl::Status CheckTrainerPlan(const RankPlan& plan);
+absl::Status CheckSenderPlan(const RankPlan& plan);
 
 }  // namespace waybill
 

@@ -37,20 +37,20 @@ double SpeedOf(const Manifest& manifest) {
 // one.
 class Links {
  public:
-  Links(absl::Span<const Manifest* const> trainers, absl::Span<const Manifest* const> workers) {
+  Links(absl::Span<const Manifest* const> senders, absl::Span<const Manifest* const> receivers) {
     const auto declared = [](const Manifest* m) {
       return SpeedOf(*m) > 0 || m->shard_count() == 0;
     };
-    const bool use_speeds = std::all_of(trainers.begin(), trainers.end(), declared) &&
-                            std::all_of(workers.begin(), workers.end(), declared);
-    for (const Manifest* m : trainers) this->trainers.push_back(LinkOf(*m, use_speeds));
-    for (const Manifest* m : workers) this->workers.push_back(LinkOf(*m, use_speeds));
+    const bool use_speeds = std::all_of(senders.begin(), senders.end(), declared) &&
+                            std::all_of(receivers.begin(), receivers.end(), declared);
+    for (const Manifest* m : senders) this->senders.push_back(LinkOf(*m, use_speeds));
+    for (const Manifest* m : receivers) this->receivers.push_back(LinkOf(*m, use_speeds));
     speeds_are_known = use_speeds;
   }
 
   bool speeds_are_known = false;
-  std::vector<RankLink> trainers;
-  std::vector<RankLink> workers;
+  std::vector<RankLink> senders;
+  std::vector<RankLink> receivers;
 
  private:
   RankLink LinkOf(const Manifest& manifest, bool use_speeds) {
@@ -107,18 +107,18 @@ absl::StatusOr<RouteView> MakeRoute(const Shipment& shipment, const PlannedRanks
   const Recipient& to =
       ranks.destinations[want.first_destination + shipment.copies.first_destination];
   const uint32_t tensor = ranks.tensors.members(want.tensor_class)[shipment.copies.first_member];
-  const bool relayed = shipment.holder.trainer >= ranks.trainers.rank_count();
+  const bool relayed = shipment.holder.sender >= ranks.senders.rank_count();
   const Holding& held = (relayed ? ranks.tensors.wanted(tensor)
                                  : ranks.tensors.held(tensor))[shipment.holder.holding];
   const Holding& wanted = ranks.tensors.wanted(tensor)[to.holding];
-  const Manifest& sender = (relayed ? ranks.workers : ranks.trainers).manifest(held.rank_class);
-  const Manifest& worker = ranks.workers.manifest(wanted.rank_class);
+  const Manifest& sender = (relayed ? ranks.receivers : ranks.senders).manifest(held.rank_class);
+  const Manifest& receiver = ranks.receivers.manifest(wanted.rank_class);
   ShardView source = sender.shard(held.shard);
-  const ShardView destination = worker.shard(wanted.shard);
+  const ShardView destination = receiver.shard(wanted.shard);
   uint32_t scale_table = kNoScaleTable;
   std::array<int64_t, kMaxDimensions> strides;
   if (destination.format.content != Content::kPlain && !relayed) {
-    const ExchangePattern& exchange = exchanges[shipment.holder.trainer];
+    const ExchangePattern& exchange = exchanges[shipment.holder.sender];
     const uint32_t table = FindScaleTable(exchange, want.tensor_class, shipment.holder.holding,
                                           destination.format.quantisation);
     scale_table = exchange.classes[table].first_table + shipment.copies.first_member;
@@ -127,8 +127,8 @@ absl::StatusOr<RouteView> MakeRoute(const Shipment& shipment, const PlannedRanks
           AsShard(exchange.of_first.tables[table], sender.region_count() + scale_table, strides);
     } else {
       WAYBILL_RETURN_IF_ERROR(
-          While(absl::StrCat("tensor \"", worker.tensor_name(destination.tensor_index),
-                             "\": worker ", to.worker, " and trainer ", shipment.holder.trainer),
+          While(absl::StrCat("tensor \"", receiver.tensor_name(destination.tensor_index),
+                             "\": worker ", to.receiver, " and trainer ", shipment.holder.sender),
                 CheckRowsAreNeighbours(source, destination, shipment.box)));
     }
   }
@@ -138,8 +138,8 @@ absl::StatusOr<RouteView> MakeRoute(const Shipment& shipment, const PlannedRanks
       .source_element_bytes = ElementBytes(source.format),
       .destination_element_bytes = ElementBytes(destination.format),
       .axes = MakeAxes(source, destination, shipment.box, transform == Transform::kQuantise, axes)};
-  return RouteView{.trainer = shipment.holder.trainer,
-                   .worker = to.worker,
+  return RouteView{.sender = shipment.holder.sender,
+                   .receiver = to.receiver,
                    .source_shard = held.shard,
                    .destination_shard = wanted.shard,
                    .source_region = source.place.region_index,
@@ -162,34 +162,34 @@ absl::Status CheckOrders(absl::string_view role, const RankClasses& ranks) {
 
 }  // namespace
 
-absl::StatusOr<Plan> MakePlan(absl::Span<const Manifest* const> trainers,
-                              absl::Span<const Manifest* const> workers,
+absl::StatusOr<Plan> MakePlan(absl::Span<const Manifest* const> senders,
+                              absl::Span<const Manifest* const> receivers,
                               const PlanOptions& options) {
-  if (trainers.empty() || workers.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a plan from ", trainers.size(), " trainers to ", workers.size(), " workers"));
+  if (senders.empty() || receivers.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("a plan from ", senders.size(), " trainers to ",
+                                                   receivers.size(), " workers"));
   }
-  if (std::max(trainers.size(), workers.size()) > kMostRanks) {
+  if (std::max(senders.size(), receivers.size()) > kMostRanks) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a plan from ", trainers.size(), " trainers to ", workers.size(),
+        absl::StrCat("a plan from ", senders.size(), " trainers to ", receivers.size(),
                      " workers; there may be at most ", kMostRanks, " of each"));
   }
   auto ranks = std::make_shared<PlannedRanks>();
-  ranks->trainers = RankClasses(trainers);
-  ranks->workers = RankClasses(workers);
-  WAYBILL_RETURN_IF_ERROR(CheckOrders("trainer", ranks->trainers));
-  WAYBILL_RETURN_IF_ERROR(CheckOrders("worker", ranks->workers));
-  WAYBILL_ASSIGN_OR_RETURN(ranks->tensors, TensorClasses::Build(ranks->trainers, ranks->workers));
-  const SourceIndex sources(ranks->tensors, ranks->trainers);
-  WAYBILL_ASSIGN_OR_RETURN(Demands demands, FindDemands(sources, ranks->workers));
-  const Links links(trainers, workers);
+  ranks->senders = RankClasses(senders);
+  ranks->receivers = RankClasses(receivers);
+  WAYBILL_RETURN_IF_ERROR(CheckOrders("trainer", ranks->senders));
+  WAYBILL_RETURN_IF_ERROR(CheckOrders("worker", ranks->receivers));
+  WAYBILL_ASSIGN_OR_RETURN(ranks->tensors, TensorClasses::Build(ranks->senders, ranks->receivers));
+  const SourceIndex sources(ranks->tensors, ranks->senders);
+  WAYBILL_ASSIGN_OR_RETURN(Demands demands, FindDemands(sources, ranks->receivers));
+  const Links links(senders, receivers);
   const bool known = links.speeds_are_known || options.relays == Relays::kAlways;
   Assignment assignment =
-      AssignDemands(sources, demands, links.trainers, links.workers, options.smallest_piece_bytes,
+      AssignDemands(sources, demands, links.senders, links.receivers, options.smallest_piece_bytes,
                     known ? options.relays : Relays::kNever);
   std::vector<ExchangePattern> exchanges;
   WAYBILL_RETURN_IF_ERROR(
-      PlanExchanges(sources, demands, ranks->workers, assignment.shipments, exchanges));
+      PlanExchanges(sources, demands, ranks->receivers, assignment.shipments, exchanges));
   ranks->destinations = std::move(demands.destinations);
   ranks->wants = std::move(demands.wants);
   ranks->relays = assignment.relays;
@@ -202,7 +202,7 @@ absl::StatusOr<Plan> MakePlan(absl::Span<const Manifest* const> trainers,
     bundles->Add({.want = demand.want,
                   .holding = shipment.holder.holding,
                   .copies = shipment.copies,
-                  .relayed = shipment.holder.trainer >= trainers.size()},
+                  .relayed = shipment.holder.sender >= senders.size()},
                  route);
   }
   bundles->Finish();

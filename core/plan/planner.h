@@ -15,28 +15,28 @@
 
 namespace waybill {
 
-// The most trainers, or workers, of a plan. It has a number for each pair of ranks.
+// The most senders, or receivers, of a plan. It has a number for each pair of ranks.
 inline constexpr size_t kMostRanks = size_t{1} << 16;
 
 struct PlanOptions {
-  // A box that several trainers hold is shared out between them in pieces of at least this size.
+  // A box that several senders hold is shared out between them in pieces of at least this size.
   uint64_t smallest_piece_bytes = 64 << 10;
-  // Whether workers relay what several of them want alike. kWherePredictedFaster needs the speeds
+  // Whether receivers relay what several of them want alike. kWherePredictedFaster needs the speeds
   // of all ranks' NICs, and ranks on several hosts.
   Relays relays = Relays::kNever;
 };
 
-// Every byte of every worker's shards is written by exactly one route. Pure: reads only its
+// Every byte of every receiver's shards is written by exactly one route. Pure: reads only its
 // arguments; the same manifests in the same order give the same plan, byte for byte, on every host.
 // The manifests have passed CheckManifest(); index is rank.
 //
-// kInvalidArgument, naming the tensor, the worker and both ranges: a tensor that no trainer holds,
+// kInvalidArgument, naming the tensor, the receiver and both ranges: a tensor that no sender holds,
 // or that they hold only in part, or with different shapes; a format that cannot be made from
-// theirs; a worker's part whose elements are nowhere neighbours; a quantised part without its
-// scales, or of a block that the trainers hold only in part; what CheckOrder() refuses; more than
+// theirs; a receiver's part whose elements are nowhere neighbours; a quantised part without its
+// scales, or of a block that the senders hold only in part; what CheckOrder() refuses; more than
 // kMostRanks on one side.
-absl::StatusOr<Plan> MakePlan(absl::Span<const Manifest* const> trainers,
-                              absl::Span<const Manifest* const> workers,
+absl::StatusOr<Plan> MakePlan(absl::Span<const Manifest* const> senders,
+                              absl::Span<const Manifest* const> receivers,
                               const PlanOptions& options = {});
 
 }  // namespace waybill

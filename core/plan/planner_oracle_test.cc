@@ -169,16 +169,16 @@ uint64_t MostCopies(const Bundles& bundles) {
 // such tables there are.
 uint64_t ExpectEqualTablesWhereBytesAre(const Plan& a, const Plan& b) {
   uint64_t equal = 0;
-  for (uint32_t t = 0; t < a.trainer_count(); ++t) {
-    if (EncodeBundledRoutes(a.TrainerBundles(t)) != EncodeBundledRoutes(b.TrainerBundles(t)))
+  for (uint32_t t = 0; t < a.sender_count(); ++t) {
+    if (EncodeBundledRoutes(a.SenderBundles(t)) != EncodeBundledRoutes(b.SenderBundles(t)))
       continue;
-    EXPECT_EQ(a.TrainerRoutes(t), b.TrainerRoutes(t));
+    EXPECT_EQ(a.SenderRoutes(t), b.SenderRoutes(t));
     ++equal;
   }
-  for (uint32_t w = 0; w < a.worker_count(); ++w) {
-    if (EncodeBundledRoutes(a.WorkerBundles(w)) != EncodeBundledRoutes(b.WorkerBundles(w)))
+  for (uint32_t w = 0; w < a.receiver_count(); ++w) {
+    if (EncodeBundledRoutes(a.ReceiverBundles(w)) != EncodeBundledRoutes(b.ReceiverBundles(w)))
       continue;
-    EXPECT_EQ(a.WorkerRoutes(w), b.WorkerRoutes(w));
+    EXPECT_EQ(a.ReceiverRoutes(w), b.ReceiverRoutes(w));
     ++equal;
   }
   return equal;
@@ -196,7 +196,7 @@ void PutOnNetwork(Random& random, const char* role, std::vector<Manifest>& manif
   }
 }
 
-// Declares racks for some ranks, and hosts for some that have none, so that trainers and workers
+// Declares racks for some ranks, and hosts for some that have none, so that senders and receivers
 // have racks and hosts in common.
 void PutInRacks(Random& random, std::vector<Manifest>& manifests) {
   for (Manifest& manifest : manifests) {
@@ -209,14 +209,14 @@ void PutInRacks(Random& random, std::vector<Manifest>& manifests) {
 
 // Returns how long the busiest NIC of a plan carries, by its routes. NICs carry as much in either
 // direction.
-double BusiestSeconds(const PlanTables& tables, const std::vector<Manifest>& trainers,
-                      const std::vector<Manifest>& workers) {
-  std::vector<uint64_t> sent(tables.trainers.size()), received(workers.size());
-  for (size_t t = 0; t < tables.trainers.size(); ++t) {
-    for (uint32_t i = 0; i < tables.trainers[t].size(); ++i) {
-      const RouteView route = tables.trainers[t][i];
+double BusiestSeconds(const PlanTables& tables, const std::vector<Manifest>& senders,
+                      const std::vector<Manifest>& receivers) {
+  std::vector<uint64_t> sent(tables.senders.size()), received(receivers.size());
+  for (size_t t = 0; t < tables.senders.size(); ++t) {
+    for (uint32_t i = 0; i < tables.senders[t].size(); ++i) {
+      const RouteView route = tables.senders[t][i];
       sent[t] += route.shape.size_bytes();
-      received[route.worker] += route.shape.size_bytes();
+      received[route.receiver] += route.shape.size_bytes();
     }
   }
   double busiest = 0;
@@ -225,9 +225,9 @@ double BusiestSeconds(const PlanTables& tables, const std::vector<Manifest>& tra
         busiest, static_cast<double>(bytes) / static_cast<double>(rank.nics()[0].bytes_per_second));
   };
   for (size_t t = 0; t < sent.size(); ++t) {
-    load(sent[t], t < trainers.size() ? trainers[t] : workers[t - trainers.size()]);
+    load(sent[t], t < senders.size() ? senders[t] : receivers[t - senders.size()]);
   }
-  for (size_t w = 0; w < received.size(); ++w) load(received[w], workers[w]);
+  for (size_t w = 0; w < received.size(); ++w) load(received[w], receivers[w]);
   return busiest;
 }
 
@@ -242,15 +242,15 @@ INSTANTIATE_TEST_SUITE_P(Relays, PlannerOracle,
                                                                     : "WherePredictedFaster";
                          });
 
-TEST_P(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
+TEST_P(PlannerOracle, EveryElementOfEveryReceiverIsWrittenOnceFromItsOwner) {
   uint64_t most_copies = 0, equal_tables = 0, all_tables = 0;
   uint32_t jobs_with_relays = 0, jobs_with_a_choice = 0;
   for (uint32_t seed = 0; seed < 400; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
-    const auto distinct_trainers = static_cast<uint32_t>(1 + Below(random, 4));
-    const auto distinct_workers = static_cast<uint32_t>(1 + Below(random, 3));
-    std::vector<RankBuilder> senders(distinct_trainers), receivers(distinct_workers);
+    const auto distinct_senders = static_cast<uint32_t>(1 + Below(random, 4));
+    const auto distinct_receivers = static_cast<uint32_t>(1 + Below(random, 3));
+    std::vector<RankBuilder> holders(distinct_senders), takers(distinct_receivers);
     const auto kinds = static_cast<uint32_t>(1 + Below(random, 4));
     uint32_t tensor = 0;
     for (uint32_t kind = 0; kind < kinds; ++kind) {
@@ -259,34 +259,34 @@ TEST_P(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
       const uint32_t first_alike = random();
       for (int64_t alike = 1 + Below(random, 3); alike > 0; --alike, ++tensor) {
         Random cuts(first_alike);
-        // Some trainers cut in one way and some in another, and some hold the same.
+        // Some holders cut in one way and some in another, and some hold the same.
         for (int replica = 0; replica < 1 + static_cast<int>(cuts() % 2); ++replica) {
           for (const Box& box : RandomGrid(cuts, shape)) {
-            const uint32_t first = cuts() % distinct_trainers;
-            senders[first].Add(cuts, tensor, shape, box);
-            if (cuts() % 2 == 0 && distinct_trainers > 1) {
-              senders[(first + 1) % distinct_trainers].Add(cuts, tensor, shape, box);
+            const uint32_t first = cuts() % distinct_senders;
+            holders[first].Add(cuts, tensor, shape, box);
+            if (cuts() % 2 == 0 && distinct_senders > 1) {
+              holders[(first + 1) % distinct_senders].Add(cuts, tensor, shape, box);
             }
           }
         }
-        for (RankBuilder& receiver : receivers) {
+        for (RankBuilder& taker : takers) {
           for (const Box& box : RandomGrid(cuts, shape)) {
-            if (cuts() % 4 != 0) receiver.Add(cuts, tensor, shape, box);
+            if (cuts() % 4 != 0) taker.Add(cuts, tensor, shape, box);
           }
         }
       }
     }
     std::vector<Manifest> sources, destinations;
     std::vector<const Manifest*> source_pointers, destination_pointers;
-    for (RankBuilder& b : senders) sources.push_back(b.Finish());
-    for (RankBuilder& b : receivers) destinations.push_back(b.Finish());
+    for (RankBuilder& b : holders) sources.push_back(b.Finish());
+    for (RankBuilder& b : takers) destinations.push_back(b.Finish());
     for (int64_t i = Below(random, 3); i > 0; --i)
       sources.push_back(sources[random() % sources.size()]);
     for (int64_t i = Below(random, 3); i > 0; --i) {
       destinations.push_back(destinations[random() % destinations.size()]);
     }
-    const auto trainers = static_cast<uint32_t>(sources.size());
-    const auto workers = static_cast<uint32_t>(destinations.size());
+    const auto senders = static_cast<uint32_t>(sources.size());
+    const auto receivers = static_cast<uint32_t>(destinations.size());
     if (GetParam() == Relays::kWherePredictedFaster) {
       PutOnNetwork(random, "trainer ", sources);
       PutOnNetwork(random, "worker ", destinations);
@@ -313,25 +313,25 @@ TEST_P(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
     fewer[random() % fewer.size()] = &nothing;
     const auto without =
         MakePlan(fewer, destination_pointers, {.smallest_piece_bytes = 64, .relays = GetParam()});
-    if (without.ok() && without->trainer_count() == plan->trainer_count()) {
+    if (without.ok() && without->sender_count() == plan->sender_count()) {
       equal_tables += ExpectEqualTablesWhereBytesAre(*plan, *without);
-      all_tables += plan->trainer_count() + plan->worker_count();
+      all_tables += plan->sender_count() + plan->receiver_count();
     }
     const PlanTables tables = MakeTables(*plan);
 
     jobs_with_relays += plan->relays();
-    ASSERT_EQ(plan->trainer_count(), trainers + (plan->relays() ? workers : 0));
-    for (uint32_t t = 0; t < plan->trainer_count(); ++t) {
+    ASSERT_EQ(plan->sender_count(), senders + (plan->relays() ? receivers : 0));
+    for (uint32_t t = 0; t < plan->sender_count(); ++t) {
       ASSERT_EQ(CheckRankPlan(
-                    *DecodeRankPlan(EncodeRankPlan(plan->TrainerBundles(t), tables.exchanges[t])),
-                    t < trainers ? sources[t] : destinations[t - trainers], Role::kTrainer)
+                    *DecodeRankPlan(EncodeRankPlan(plan->SenderBundles(t), tables.exchanges[t])),
+                    t < senders ? sources[t] : destinations[t - senders], Role::kTrainer)
                     .message(),
                 "");
     }
-    for (uint32_t w = 0; w < workers; ++w) {
-      std::vector<uint64_t> bytes(plan->trainer_count());
-      for (uint32_t i = 0; i < tables.workers[w].size(); ++i) {
-        bytes[tables.workers[w][i].trainer] += tables.workers[w][i].shape.size_bytes();
+    for (uint32_t w = 0; w < receivers; ++w) {
+      std::vector<uint64_t> bytes(plan->sender_count());
+      for (uint32_t i = 0; i < tables.receivers[w].size(); ++i) {
+        bytes[tables.receivers[w][i].sender] += tables.receivers[w][i].shape.size_bytes();
       }
       EXPECT_EQ(plan->bundles().BytesTo(w), bytes);
     }
@@ -350,8 +350,8 @@ TEST_P(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
         EXPECT_LE(plan->relays() ? chosen - 0.9 * refused : 0.9 * chosen - refused, kTwoElements);
       }
     }
-    for (uint32_t w = 0; w < workers; ++w) {
-      ASSERT_EQ(CheckRankPlan(*DecodeRankPlan(EncodeRankPlan(plan->WorkerBundles(w), {})),
+    for (uint32_t w = 0; w < receivers; ++w) {
+      ASSERT_EQ(CheckRankPlan(*DecodeRankPlan(EncodeRankPlan(plan->ReceiverBundles(w), {})),
                               destinations[w], Role::kWorker)
                     .message(),
                 "");
@@ -364,25 +364,25 @@ TEST_P(PlannerOracle, EveryElementOfEveryWorkerIsWrittenOnceFromItsOwner) {
       got.emplace_back(m.region_bytes(0), 0xEE);
       writes.emplace_back(m.region_bytes(0), 0);
     }
-    // What is relayed has come from a trainer, and not by another relay.
-    for (uint32_t t = 0; t < plan->trainer_count(); ++t) {
-      for (uint32_t i = 0; i < tables.trainers[t].size(); ++i) {
-        const RouteView route = tables.trainers[t][i];
-        RunRoute(route, t < trainers ? memory[t] : got[t - trainers], got[route.worker],
-                 writes[route.worker]);
+    // What is relayed has come from a sender, and not by another relay.
+    for (uint32_t t = 0; t < plan->sender_count(); ++t) {
+      for (uint32_t i = 0; i < tables.senders[t].size(); ++i) {
+        const RouteView route = tables.senders[t][i];
+        RunRoute(route, t < senders ? memory[t] : got[t - senders], got[route.receiver],
+                 writes[route.receiver]);
       }
-      if (t + 1 == trainers) memory.insert(memory.end(), got.begin(), got.end());
+      if (t + 1 == senders) memory.insert(memory.end(), got.begin(), got.end());
     }
-    for (uint32_t t = trainers; t < plan->trainer_count(); ++t) {
-      for (uint32_t i = 0; i < tables.trainers[t].size(); ++i) {
-        const RouteView route = tables.trainers[t][i];
-        std::vector<uint8_t> again = got[route.worker];
+    for (uint32_t t = senders; t < plan->sender_count(); ++t) {
+      for (uint32_t i = 0; i < tables.senders[t].size(); ++i) {
+        const RouteView route = tables.senders[t][i];
+        std::vector<uint8_t> again = got[route.receiver];
         std::vector<int> ignored(again.size(), 0);
         RunRoute(route, memory[t], again, ignored);
-        EXPECT_EQ(again, got[route.worker]);
+        EXPECT_EQ(again, got[route.receiver]);
       }
     }
-    for (uint32_t w = 0; w < workers; ++w) {
+    for (uint32_t w = 0; w < receivers; ++w) {
       EXPECT_EQ(got[w], Fill(destinations[w]));
       EXPECT_EQ(writes[w], std::vector<int>(got[w].size(), 1));
     }

@@ -36,11 +36,11 @@ Manifest Holding(absl::string_view name, std::vector<int64_t> shape, const Box& 
   return m;
 }
 
-absl::StatusOr<Plan> PlanFor(const std::vector<Manifest>& trainers,
-                             const std::vector<Manifest>& workers) {
+absl::StatusOr<Plan> PlanFor(const std::vector<Manifest>& senders,
+                             const std::vector<Manifest>& receivers) {
   std::vector<const Manifest*> t, w;
-  for (const Manifest& m : trainers) t.push_back(&m);
-  for (const Manifest& m : workers) w.push_back(&m);
+  for (const Manifest& m : senders) t.push_back(&m);
+  for (const Manifest& m : receivers) w.push_back(&m);
   return MakePlan(t, w);
 }
 
@@ -62,15 +62,15 @@ TEST(Planner, RowsThatMeetAreOneRouteEach) {
       {Holding("w", kShape, Make({0, 0}, {4, 4})), Holding("w", kShape, Make({4, 0}, {8, 4}))});
   ASSERT_TRUE(plan.ok()) << plan.status();
   const PlanTables tables = MakeTables(*plan);
-  EXPECT_EQ(tables.trainers[0].size(), 1u);
-  EXPECT_EQ(tables.trainers[1].size(), 2u);
-  // Trainer 1 starts at worker 1; its entries in worker 0's ledger follow trainer 0's.
-  EXPECT_EQ(tables.trainers[1].worker(0), 1u);
-  EXPECT_EQ(tables.trainers[1].worker(1), 0u);
+  EXPECT_EQ(tables.senders[0].size(), 1u);
+  EXPECT_EQ(tables.senders[1].size(), 2u);
+  // Sender 1 starts at receiver 1; its entries in receiver 0's ledger follow sender 0's.
+  EXPECT_EQ(tables.senders[1].receiver(0), 1u);
+  EXPECT_EQ(tables.senders[1].receiver(1), 0u);
   EXPECT_EQ(plan->first_ledger_entry(1, 0), 1u);
   // Whole rows are one contiguous axis.
-  EXPECT_EQ(tables.trainers[1][0].shape.axes.size(), 1u);
-  EXPECT_EQ(tables.trainers[1][0].shape.destination_run_bytes(), 4u * 4 * 2);
+  EXPECT_EQ(tables.senders[1][0].shape.axes.size(), 1u);
+  EXPECT_EQ(tables.senders[1][0].shape.destination_run_bytes(), 4u * 4 * 2);
   EXPECT_EQ(plan->total_bytes(), 2 * 4u * 4 * 2);
 }
 
@@ -95,7 +95,7 @@ TEST(Planner, ColumnsAreStridedOnTheSideThatHasThemAll) {
                             {Holding("w", kShape, Make({0, 2}, {8, 4}))});
   ASSERT_TRUE(plan.ok()) << plan.status();
   const PlanTables tables = MakeTables(*plan);
-  const RouteView route = tables.trainers[0][0];
+  const RouteView route = tables.senders[0][0];
   ASSERT_EQ(route.shape.axes.size(), 2u);
   EXPECT_EQ(route.shape.axes[0], (Axis{8, 8, 4}));
   EXPECT_EQ(route.shape.axes[1], (Axis{2, 2, 2}));
@@ -104,25 +104,25 @@ TEST(Planner, ColumnsAreStridedOnTheSideThatHasThemAll) {
 }
 
 TEST(Planner, ATransposedBoxIsOneRunWhereItLands) {
-  Manifest worker;
-  worker.AddRegion("memory", 64);
-  worker.AddShard(worker.AddTensor("w", kShape, Dtype::kBf16), kBf16, Box::Whole(kShape),
-                  {0, 0, {1, 8}});
-  const auto plan = PlanFor({Holding("w", kShape, Box::Whole(kShape))}, {worker});
+  Manifest receiver;
+  receiver.AddRegion("memory", 64);
+  receiver.AddShard(receiver.AddTensor("w", kShape, Dtype::kBf16), kBf16, Box::Whole(kShape),
+                    {0, 0, {1, 8}});
+  const auto plan = PlanFor({Holding("w", kShape, Box::Whole(kShape))}, {receiver});
   ASSERT_TRUE(plan.ok()) << plan.status();
   const PlanTables tables = MakeTables(*plan);
-  const RouteShape shape = tables.trainers[0][0].shape;
+  const RouteShape shape = tables.senders[0][0].shape;
   EXPECT_TRUE(shape.transposed());
   EXPECT_EQ(shape.destination_run_bytes(), 64u);
 }
 
-TEST(Planner, AWorkerFindsATiedHeadByItsAlias) {
-  Manifest trainer = Holding("embed", kShape, Box::Whole(kShape));
-  trainer.AddAlias("head", 0);
-  const auto plan = PlanFor({trainer}, {Holding("head", kShape, Box::Whole(kShape))});
+TEST(Planner, AReceiverFindsATiedHeadByItsAlias) {
+  Manifest sender = Holding("embed", kShape, Box::Whole(kShape));
+  sender.AddAlias("head", 0);
+  const auto plan = PlanFor({sender}, {Holding("head", kShape, Box::Whole(kShape))});
   ASSERT_TRUE(plan.ok()) << plan.status();
   const PlanTables tables = MakeTables(*plan);
-  EXPECT_EQ(tables.trainers[0].size(), 1u);
+  EXPECT_EQ(tables.senders[0].size(), 1u);
 }
 
 Manifest Tied(Manifest holding, const char* alias) {
@@ -130,14 +130,14 @@ Manifest Tied(Manifest holding, const char* alias) {
   return holding;
 }
 
-TEST(Planner, ATensorThatAWorkerKnowsByTwoNamesIsReceivedOnce) {
+TEST(Planner, ATensorThatAReceiverKnowsByTwoNamesIsReceivedOnce) {
   const Manifest embed = Holding("embed", kShape, Box::Whole(kShape));
   const Manifest head = Holding("head", kShape, Box::Whole(kShape));
-  for (const Manifest& trainer : {Tied(embed, "head"), Tied(head, "embed"), embed, head}) {
-    for (const Manifest& worker : {Tied(embed, "head"), Tied(head, "embed")}) {
-      const auto plan = PlanFor({trainer}, {worker});
+  for (const Manifest& sender : {Tied(embed, "head"), Tied(head, "embed"), embed, head}) {
+    for (const Manifest& receiver : {Tied(embed, "head"), Tied(head, "embed")}) {
+      const auto plan = PlanFor({sender}, {receiver});
       ASSERT_TRUE(plan.ok()) << plan.status();
-      EXPECT_EQ(MakeTables(*plan).trainers[0].size(), 1u);
+      EXPECT_EQ(MakeTables(*plan).senders[0].size(), 1u);
     }
   }
 }
@@ -147,29 +147,29 @@ TEST(Planner, BytesAreScalesAsTheyAre) {
                             {Holding("w", kShape, Box::Whole(kShape), {Dtype::kU8})});
   ASSERT_TRUE(plan.ok()) << plan.status();
   const PlanTables tables = MakeTables(*plan);
-  EXPECT_EQ(tables.trainers[0][0].shape.transform, Transform::kNone);
-  EXPECT_EQ(tables.trainers[0][0].shape.source_element_bytes, 1u);
+  EXPECT_EQ(tables.senders[0][0].shape.transform, Transform::kNone);
+  EXPECT_EQ(tables.senders[0][0].shape.source_element_bytes, 1u);
 }
 
 TEST(Planner, TheSameManifestsGiveTheSameHashAndOtherOnesAnother) {
-  const std::vector<Manifest> trainers = {Holding("w", kShape, Box::Whole(kShape))};
-  const std::vector<Manifest> worker = {Holding("w", kShape, Box::Whole(kShape))};
-  EXPECT_EQ(PlanFor(trainers, worker)->hash(), PlanFor(trainers, worker)->hash());
-  EXPECT_NE(PlanFor(trainers, worker)->hash(),
-            PlanFor(trainers, {Holding("w", kShape, Make({0, 0}, {7, 4}))})->hash());
+  const std::vector<Manifest> senders = {Holding("w", kShape, Box::Whole(kShape))};
+  const std::vector<Manifest> receiver = {Holding("w", kShape, Box::Whole(kShape))};
+  EXPECT_EQ(PlanFor(senders, receiver)->hash(), PlanFor(senders, receiver)->hash());
+  EXPECT_NE(PlanFor(senders, receiver)->hash(),
+            PlanFor(senders, {Holding("w", kShape, Make({0, 0}, {7, 4}))})->hash());
 }
 
 struct BadCase {
   const char* name;
-  std::vector<Manifest> trainers;
-  Manifest worker;
+  std::vector<Manifest> senders;
+  Manifest receiver;
   const char* message;
 };
 
 class PlannerRefusesTest : public testing::TestWithParam<BadCase> {};
 
 TEST_P(PlannerRefusesTest, AndNamesWhat) {
-  const auto plan = PlanFor(GetParam().trainers, {GetParam().worker});
+  const auto plan = PlanFor(GetParam().senders, {GetParam().receiver});
   EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(plan.status().message(), GetParam().message);
 }
@@ -230,22 +230,22 @@ TEST(Planner, MoreRanksThanItNumbersAreRefused) {
 }
 
 TEST(Planner, ElementsWithoutNeighboursAreRunsOfOne) {
-  Manifest worker;
-  worker.AddRegion("memory", 128);
-  worker.AddShard(worker.AddTensor("w", kShape, Dtype::kBf16), kBf16, Box::Whole(kShape),
-                  {0, 0, {8, 2}});
-  const auto plan = PlanFor({Holding("w", kShape, Box::Whole(kShape))}, {worker});
+  Manifest receiver;
+  receiver.AddRegion("memory", 128);
+  receiver.AddShard(receiver.AddTensor("w", kShape, Dtype::kBf16), kBf16, Box::Whole(kShape),
+                    {0, 0, {8, 2}});
+  const auto plan = PlanFor({Holding("w", kShape, Box::Whole(kShape))}, {receiver});
   ASSERT_TRUE(plan.ok()) << plan.status();
   const PlanTables tables = MakeTables(*plan);
-  EXPECT_EQ(tables.trainers[0][0].shape.axes.back(), (Axis{1, 2, 2}));
-  EXPECT_EQ(tables.trainers[0][0].shape.destination_run_bytes(), 2u);
+  EXPECT_EQ(tables.senders[0][0].shape.axes.back(), (Axis{1, 2, 2}));
+  EXPECT_EQ(tables.senders[0][0].shape.destination_run_bytes(), 2u);
 }
 
 TEST(Cover, FindsWhatIsWrittenTwiceOrNever) {
-  const Manifest worker = Holding("w", kShape, Box::Whole(kShape));
+  const Manifest receiver = Holding("w", kShape, Box::Whole(kShape));
   const Plan plan = *PlanFor(
       {Holding("w", kShape, Make({0, 0}, {3, 4})), Holding("w", kShape, Make({3, 0}, {8, 4}))},
-      {worker});
+      {receiver});
   const Bundles& whole = plan.bundles();
   ASSERT_TRUE(CheckCover(whole).ok());
 
@@ -261,7 +261,7 @@ TEST(Cover, FindsWhatIsWrittenTwiceOrNever) {
             "tensor \"w\": worker 0 wants [0, 8) x [0, 4): 20 of 32 elements are written");
 }
 
-// Three tensors that are alike, each wanted by three workers that are alike: one bundle.
+// Three tensors that are alike, each wanted by three receivers that are alike: one bundle.
 TEST(Cover, FindsCopiesThatAreWrittenTwiceOrNever) {
   Manifest rank;
   rank.AddRegion("memory", 3 * 64);
@@ -325,29 +325,29 @@ TEST(Cover, FindsWhatIsWrittenTwiceAmongMany) {
   }
 }
 
-// Two replicas of each half of the rows, and a worker for each half: what trainers 2 and 3 and
-// worker 1 get has nothing to do with trainer 0.
-TEST(Planner, WithoutOneTrainerTheTablesOfOthersThanItsReplicasAreTheSame) {
+// Two replicas of each half of the rows, and a receiver for each half: what senders 2 and 3 and
+// receiver 1 get has nothing to do with sender 0.
+TEST(Planner, WithoutOneSenderTheTablesOfOthersThanItsReplicasAreTheSame) {
   const std::vector<Box> halves = {Make({0, 0}, {4, 4}), Make({4, 0}, {8, 4})};
-  std::vector<Manifest> trainers, workers;
+  std::vector<Manifest> senders, receivers;
   for (const Box& half : halves) {
-    for (int replica = 0; replica < 2; ++replica) trainers.push_back(Holding("w", kShape, half));
-    workers.push_back(Holding("w", kShape, half));
+    for (int replica = 0; replica < 2; ++replica) senders.push_back(Holding("w", kShape, half));
+    receivers.push_back(Holding("w", kShape, half));
   }
-  const auto whole = PlanFor(trainers, workers);
-  trainers[0] = Manifest();
-  const auto without = PlanFor(trainers, workers);
+  const auto whole = PlanFor(senders, receivers);
+  senders[0] = Manifest();
+  const auto without = PlanFor(senders, receivers);
   ASSERT_TRUE(whole.ok() && without.ok());
-  for (const uint32_t trainer : {2u, 3u}) {
-    EXPECT_EQ(without->TrainerRoutes(trainer), whole->TrainerRoutes(trainer));
-    EXPECT_EQ(EncodeBundledRoutes(without->TrainerBundles(trainer)),
-              EncodeBundledRoutes(whole->TrainerBundles(trainer)));
+  for (const uint32_t sender : {2u, 3u}) {
+    EXPECT_EQ(without->SenderRoutes(sender), whole->SenderRoutes(sender));
+    EXPECT_EQ(EncodeBundledRoutes(without->SenderBundles(sender)),
+              EncodeBundledRoutes(whole->SenderBundles(sender)));
   }
-  EXPECT_EQ(without->WorkerRoutes(1), whole->WorkerRoutes(1));
-  EXPECT_EQ(EncodeBundledRoutes(without->WorkerBundles(1)),
-            EncodeBundledRoutes(whole->WorkerBundles(1)));
-  EXPECT_NE(without->TrainerRoutes(1), whole->TrainerRoutes(1));
-  EXPECT_NE(without->WorkerRoutes(0), whole->WorkerRoutes(0));
+  EXPECT_EQ(without->ReceiverRoutes(1), whole->ReceiverRoutes(1));
+  EXPECT_EQ(EncodeBundledRoutes(without->ReceiverBundles(1)),
+            EncodeBundledRoutes(whole->ReceiverBundles(1)));
+  EXPECT_NE(without->SenderRoutes(1), whole->SenderRoutes(1));
+  EXPECT_NE(without->ReceiverRoutes(0), whole->ReceiverRoutes(0));
 }
 
 TEST(Cover, FindsShardsThatNoWantNames) {
@@ -376,8 +376,8 @@ TEST(PlanCodec, WhatIsDecodedIsWhatWasEncoded) {
   const Plan plan = *PlanFor(
       {Holding("w", kShape, Make({0, 0}, {3, 4})), Holding("w", kShape, Make({3, 0}, {8, 4}))},
       {Holding("w", kShape, Make({0, 2}, {8, 4}))});
-  const std::string bytes = EncodeRankPlan(plan.WorkerBundles(0), {});
-  EXPECT_EQ(*DecodeRankPlan(bytes), (RankPlan{plan.WorkerRoutes(0), {}}));
+  const std::string bytes = EncodeRankPlan(plan.ReceiverBundles(0), {});
+  EXPECT_EQ(*DecodeRankPlan(bytes), (RankPlan{plan.ReceiverRoutes(0), {}}));
   for (size_t size = 0; size < bytes.size(); ++size) {
     EXPECT_FALSE(DecodeRankPlan(bytes.substr(0, size)).ok()) << size;
   }
@@ -388,12 +388,12 @@ TEST(PlanCodec, WhatIsDecodedIsWhatWasEncoded) {
 TEST(PlanCodec, BundlesOfMoreRoutesThanAnyPlanHasAreRefused) {
   const Plan plan = *PlanFor({Holding("w", kShape, Make({0, 0}, {8, 4}))},
                              {Holding("w", kShape, Make({0, 0}, {8, 4}))});
-  BundledRoutes bundled = plan.TrainerBundles(0);
+  BundledRoutes bundled = plan.SenderBundles(0);
   ASSERT_TRUE(DecodeBundledRoutes(EncodeBundledRoutes(bundled)).ok());
   const auto repeat = [](auto& column) { column.assign(5000, column[0]); };
-  bundled.tensor_counts = bundled.worker_counts = {5000};
+  bundled.tensor_counts = bundled.receiver_counts = {5000};
   repeat(bundled.source_shards), repeat(bundled.source_regions), repeat(bundled.scale_tables);
-  repeat(bundled.source_offsets_bytes), repeat(bundled.workers);
+  repeat(bundled.source_offsets_bytes), repeat(bundled.receivers);
   repeat(bundled.destination_shards), repeat(bundled.destination_regions);
   repeat(bundled.destination_offsets_bytes);
   EXPECT_THAT(std::string(DecodeBundledRoutes(EncodeBundledRoutes(bundled)).status().message()),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// One side of a plan, all trainers or all workers, as classes of ranks that hold the same.
+// One side of a plan, all senders or all receivers, as classes of ranks that hold the same.
 #ifndef WAYBILL_CORE_PLAN_RANK_CLASSES_H_
 #define WAYBILL_CORE_PLAN_RANK_CLASSES_H_
 

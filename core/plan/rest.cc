@@ -16,14 +16,14 @@
 namespace waybill {
 namespace {
 
-// A worker's memory, of which only some boxes are wanted.
+// A receiver's memory, of which only some boxes are wanted.
 struct Wanted {
   Manifest manifest;
-  std::vector<uint32_t> shards;  // The worker's own, by shard of the manifest.
+  std::vector<uint32_t> shards;  // The receiver's own, by shard of the manifest.
 };
 
-void AddWanted(const Manifest& worker, const RouteView& route, Wanted& wanted) {
-  const ShardView shard = worker.shard(route.destination_shard);
+void AddWanted(const Manifest& receiver, const RouteView& route, Wanted& wanted) {
+  const ShardView shard = receiver.shard(route.destination_shard);
   Place place = shard.place;
   place.offset_bytes = OffsetWithin(shard, route.box);
   wanted.manifest.AddShard(shard.tensor_index, shard.format, route.box, place);
@@ -33,33 +33,35 @@ void AddWanted(const Manifest& worker, const RouteView& route, Wanted& wanted) {
 }  // namespace
 
 absl::StatusOr<Plan> PlanRest(const Plan& plan, const std::set<RankPair>& lacking,
-                              absl::Span<const Manifest* const> trainers,
-                              absl::Span<const Manifest* const> workers) {
+                              absl::Span<const Manifest* const> senders,
+                              absl::Span<const Manifest* const> receivers) {
   if (plan.quantises()) {
     return absl::UnimplementedError("a version that is quantised on the way is sent as a whole");
   }
-  if (workers.size() != plan.worker_count()) {
-    return absl::InvalidArgumentError(absl::StrCat("plan what is lacking: ", workers.size(),
-                                                   " workers, the plan has ", plan.worker_count()));
+  if (receivers.size() != plan.receiver_count()) {
+    return absl::InvalidArgumentError(absl::StrCat("plan what is lacking: ", receivers.size(),
+                                                   " workers, the plan has ",
+                                                   plan.receiver_count()));
   }
   std::vector<Wanted> wanted;
-  wanted.reserve(workers.size());
-  for (const Manifest* worker : workers) wanted.push_back({worker->WithoutShards(), {}});
-  for (uint32_t t = 0; t < plan.trainer_count(); ++t) {
+  wanted.reserve(receivers.size());
+  for (const Manifest* receiver : receivers) wanted.push_back({receiver->WithoutShards(), {}});
+  for (uint32_t t = 0; t < plan.sender_count(); ++t) {
     if (lacking.lower_bound({t, 0}) == lacking.lower_bound({t + 1, 0})) continue;
-    const RouteTable routes = plan.TrainerRoutes(t);
+    const RouteTable routes = plan.SenderRoutes(t);
     for (uint32_t i = 0; i < routes.size(); ++i) {
-      const uint32_t worker = routes.worker(i);
-      if (lacking.contains({t, worker})) AddWanted(*workers[worker], routes[i], wanted[worker]);
+      const uint32_t receiver = routes.receiver(i);
+      if (lacking.contains({t, receiver}))
+        AddWanted(*receivers[receiver], routes[i], wanted[receiver]);
     }
   }
   std::vector<const Manifest*> manifests;
   std::vector<std::vector<uint32_t>> shards;
-  for (Wanted& worker : wanted) {
-    manifests.push_back(&worker.manifest);
-    shards.push_back(std::move(worker.shards));
+  for (Wanted& receiver : wanted) {
+    manifests.push_back(&receiver.manifest);
+    shards.push_back(std::move(receiver.shards));
   }
-  WAYBILL_ASSIGN_OR_RETURN(const Plan rest, MakePlan(trainers, manifests));
+  WAYBILL_ASSIGN_OR_RETURN(const Plan rest, MakePlan(senders, manifests));
   auto renamed = std::make_shared<Bundles>(rest.bundles());
   renamed->RenameShards(std::move(shards));
   return Plan(std::move(renamed), rest.exchanges(), rest.balance());

@@ -17,21 +17,21 @@ namespace waybill {
 
 // All routes of a plan between two ranks.
 struct RankPair {
-  uint32_t trainer = 0;
-  uint32_t worker = 0;
+  uint32_t sender = 0;
+  uint32_t receiver = 0;
 
   auto operator<=>(const RankPair&) const = default;
 };
 
-// Plans the boxes that the routes of `lacking` were to bring, from what `trainers` hold now: one
-// that holds nothing has a manifest without shards. The routes name the shards of `workers`, which
-// are those of `plan`. Pure, like MakePlan().
+// Plans the boxes that the routes of `lacking` were to bring, from what `senders` hold now: one
+// that holds nothing has a manifest without shards. The routes name the shards of `receivers`,
+// which are those of `plan`. Pure, like MakePlan().
 //
-// kInvalidArgument: as MakePlan() has it, or another number of workers than in `plan`;
+// kInvalidArgument: as MakePlan() has it, or another number of receivers than in `plan`;
 // kUnimplemented: the plan quantises.
 absl::StatusOr<Plan> PlanRest(const Plan& plan, const std::set<RankPair>& lacking,
-                              absl::Span<const Manifest* const> trainers,
-                              absl::Span<const Manifest* const> workers);
+                              absl::Span<const Manifest* const> senders,
+                              absl::Span<const Manifest* const> receivers);
 
 }  // namespace waybill
 

@@ -28,14 +28,14 @@ Manifest Holding(const Box& box) {
   return m;
 }
 
-// Two trainers hold each half of the rows; two workers hold half of the columns each.
+// Two senders hold each half of the rows; two receivers hold half of the columns each.
 class RestTest : public testing::Test {
  protected:
   RestTest() {
     for (int t = 0; t < 4; ++t)
-      trainers_.push_back(Holding(Box({t / 2 * 32, 0}, {t / 2 * 32 + 32, 64})));
-    for (int w = 0; w < 2; ++w) workers_.push_back(Holding(Box({0, w * 32}, {64, w * 32 + 32})));
-    plan_ = *MakePlan(Pointers(trainers_), Pointers(workers_), {.smallest_piece_bytes = 64});
+      senders_.push_back(Holding(Box({t / 2 * 32, 0}, {t / 2 * 32 + 32, 64})));
+    for (int w = 0; w < 2; ++w) receivers_.push_back(Holding(Box({0, w * 32}, {64, w * 32 + 32})));
+    plan_ = *MakePlan(Pointers(senders_), Pointers(receivers_), {.smallest_piece_bytes = 64});
   }
   static std::vector<const Manifest*> Pointers(const std::vector<Manifest>& manifests) {
     std::vector<const Manifest*> pointers;
@@ -43,7 +43,7 @@ class RestTest : public testing::Test {
     return pointers;
   }
   absl::StatusOr<Plan> Rest(const std::set<RankPair>& lacking) {
-    return PlanRest(plan_, lacking, Pointers(trainers_), Pointers(workers_));
+    return PlanRest(plan_, lacking, Pointers(senders_), Pointers(receivers_));
   }
 
   using Element = std::tuple<int64_t, int64_t>;  // Of the matrix.
@@ -55,7 +55,7 @@ class RestTest : public testing::Test {
     }
   }
 
-  std::vector<Manifest> trainers_, workers_;
+  std::vector<Manifest> senders_, receivers_;
   Plan plan_;
 };
 
@@ -63,21 +63,21 @@ TEST_F(RestTest, WhatIsLackingComesFromTheReplicaAndNothingElseDoes) {
   const std::set<RankPair> lacking = {{1, 0}, {1, 1}};
   std::set<Element> wanted;
   uint64_t bytes = 0;
-  for (const RouteTable& table : MakeTables(plan_).workers) {
+  for (const RouteTable& table : MakeTables(plan_).receivers) {
     for (uint32_t r = 0; r < table.size(); ++r) {
-      if (table.trainer(r) != 1) continue;
+      if (table.sender(r) != 1) continue;
       AddElements(table.box(r), wanted);
       bytes += table.written_bytes(r);
     }
   }
   ASSERT_GT(bytes, 0u);
-  trainers_[1] = Manifest();
+  senders_[1] = Manifest();
   const absl::StatusOr<Plan> rest = Rest(lacking);
   ASSERT_TRUE(rest.ok()) << rest.status();
   EXPECT_EQ(rest->total_bytes(), bytes);
-  EXPECT_EQ(rest->trainer_bytes(0), bytes);
+  EXPECT_EQ(rest->sender_bytes(0), bytes);
   std::set<Element> brought;
-  for (const RouteTable& table : MakeTables(*rest).workers) {
+  for (const RouteTable& table : MakeTables(*rest).receivers) {
     for (uint32_t r = 0; r < table.size(); ++r) AddElements(table.box(r), brought);
   }
   EXPECT_EQ(brought, wanted);
@@ -88,31 +88,31 @@ TEST_F(RestTest, RoutesNameTheRanksOwnShardsAndPlaces) {
   ASSERT_TRUE(rest.ok()) << rest.status();
   const PlanTables tables = MakeTables(*rest);
   for (uint32_t t = 0; t < 4; ++t) {
-    EXPECT_EQ(CheckRankPlan({tables.trainers[t], tables.exchanges[t]}, trainers_[t], Role::kTrainer)
+    EXPECT_EQ(CheckRankPlan({tables.senders[t], tables.exchanges[t]}, senders_[t], Role::kTrainer)
                   .message(),
               "");
   }
   for (uint32_t w = 0; w < 2; ++w) {
-    EXPECT_EQ(CheckRankPlan({tables.workers[w], {}}, workers_[w], Role::kWorker).message(), "");
-    for (uint32_t r = 0; r < tables.workers[w].size(); ++r) {
-      // The element's place in the worker's memory, from its manifest.
-      const Box box = tables.workers[w].box(r);
-      EXPECT_EQ(tables.workers[w].destination_offset(r),
+    EXPECT_EQ(CheckRankPlan({tables.receivers[w], {}}, receivers_[w], Role::kWorker).message(), "");
+    for (uint32_t r = 0; r < tables.receivers[w].size(); ++r) {
+      // The element's place in the receiver's memory, from its manifest.
+      const Box box = tables.receivers[w].box(r);
+      EXPECT_EQ(tables.receivers[w].destination_offset(r),
                 128u + static_cast<uint64_t>(box.begin(0) * 32 + box.begin(1) - w * 32) * 2);
     }
   }
 }
 
 TEST_F(RestTest, WhatNobodyHoldsAnyMoreIsNamed) {
-  trainers_[0] = trainers_[1] = Manifest();
+  senders_[0] = senders_[1] = Manifest();
   const absl::StatusOr<Plan> rest = Rest({{1, 0}, {1, 1}});
   EXPECT_EQ(rest.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(std::string(rest.status().message()).find("of which the trainers do not hold"),
             std::string::npos);
 }
 
-TEST_F(RestTest, WorkersThatAreNotThoseOfThePlanAreRefused) {
-  workers_.pop_back();
+TEST_F(RestTest, ReceiversThatAreNotThoseOfThePlanAreRefused) {
+  receivers_.pop_back();
   const absl::StatusOr<Plan> rest = Rest({{1, 0}});
   EXPECT_EQ(rest.status().message(), "plan what is lacking: 1 workers, the plan has 2");
 }

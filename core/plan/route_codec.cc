@@ -18,7 +18,7 @@ constexpr uint32_t kVersion = 4;
 
 // All routes' properties. The columns of axes and bounds have as many items as the counts say.
 struct Columns {
-  std::vector<uint32_t> trainers, workers, source_shards, destination_shards;
+  std::vector<uint32_t> senders, receivers, source_shards, destination_shards;
   std::vector<uint32_t> source_regions, destination_regions;
   std::vector<uint64_t> source_offsets_bytes, destination_offsets_bytes;
   std::vector<uint32_t> scale_tables;
@@ -30,7 +30,7 @@ struct Columns {
   // Calls visit(column) for each column that has an item for each route.
   template <typename Visit>
   void ForEachOfRoutes(Visit visit) {
-    visit(trainers), visit(workers), visit(source_shards), visit(destination_shards);
+    visit(senders), visit(receivers), visit(source_shards), visit(destination_shards);
     visit(source_regions), visit(destination_regions);
     visit(source_offsets_bytes), visit(destination_offsets_bytes);
     visit(scale_tables), visit(witnesses), visit(transforms);
@@ -158,8 +158,8 @@ std::string EncodeRoutes(const RouteTable& routes) {
   c.ForEachOfRoutes([&](auto& column) { column.reserve(routes.size()); });
   for (uint32_t i = 0; i < routes.size(); ++i) {
     const RouteView route = routes[i];
-    c.trainers.push_back(route.trainer);
-    c.workers.push_back(route.worker);
+    c.senders.push_back(route.sender);
+    c.receivers.push_back(route.receiver);
     c.source_shards.push_back(route.source_shard);
     c.destination_shards.push_back(route.destination_shard);
     c.source_regions.push_back(route.source_region);
@@ -217,8 +217,8 @@ absl::StatusOr<RouteTable> DecodeRoutes(absl::string_view bytes) {
       axes[a] = {c.extents[axis], c.source_strides[axis], c.destination_strides[axis]};
     }
     const auto dimensions = size_t{c.dimensions[i]};
-    const RouteView route{.trainer = c.trainers[i],
-                          .worker = c.workers[i],
+    const RouteView route{.sender = c.senders[i],
+                          .receiver = c.receivers[i],
                           .source_shard = c.source_shards[i],
                           .destination_shard = c.destination_shards[i],
                           .source_region = c.source_regions[i],

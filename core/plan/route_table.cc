@@ -53,8 +53,8 @@ Box RouteTable::box(uint32_t i) const {
 }
 
 RouteView RouteTable::operator[](uint32_t i) const {
-  return {.trainer = trainers_[i],
-          .worker = workers_[i],
+  return {.sender = senders_[i],
+          .receiver = receivers_[i],
           .source_shard = source_shards_[i],
           .destination_shard = destination_shards_[i],
           .source_region = source_regions_[i],
@@ -68,8 +68,8 @@ RouteView RouteTable::operator[](uint32_t i) const {
 }
 
 void RouteTable::Add(const RouteView& route) {
-  trainers_.push_back(route.trainer);
-  workers_.push_back(route.worker);
+  senders_.push_back(route.sender);
+  receivers_.push_back(route.receiver);
   source_shards_.push_back(route.source_shard);
   destination_shards_.push_back(route.destination_shard);
   source_regions_.push_back(route.source_region);
@@ -90,7 +90,7 @@ void RouteTable::Add(const RouteView& route) {
 
 void RouteTable::Reserve(uint32_t routes) {
   for (auto* column :
-       {&trainers_, &workers_, &source_shards_, &destination_shards_, &source_regions_,
+       {&senders_, &receivers_, &source_shards_, &destination_shards_, &source_regions_,
         &destination_regions_, &scale_tables_, &axis_ends_, &bound_ends_}) {
     column->reserve(routes);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Ordered routes, stored as columns: what a trainer writes, or what a worker receives.
+// Ordered routes, stored as columns: what a sender writes, or what a receiver receives.
 #ifndef WAYBILL_CORE_PLAN_ROUTE_TABLE_H_
 #define WAYBILL_CORE_PLAN_ROUTE_TABLE_H_
 
@@ -69,18 +69,18 @@ struct RouteShape {
 };
 
 struct RouteView {
-  uint32_t trainer = 0;  // Ranks.
-  uint32_t worker = 0;
-  uint32_t source_shard = 0;  // The shard in the trainer's manifest.
+  uint32_t sender = 0;  // Ranks.
+  uint32_t receiver = 0;
+  uint32_t source_shard = 0;  // The shard in the sender's manifest.
   uint32_t destination_shard = 0;
   uint32_t source_region = 0;
   uint32_t destination_region = 0;
   uint64_t source_offset_bytes = 0;
   uint64_t destination_offset_bytes = 0;
-  // The table of the trainer's Exchange by which the route quantises, or whose scales it brings.
-  // Scales are read as if each table were a region of the trainer, after those of its manifest.
+  // The table of the sender's Exchange by which the route quantises, or whose scales it brings.
+  // Scales are read as if each table were a region of the sender, after those of its manifest.
   uint32_t scale_table = kNoScaleTable;
-  // The trainer writes only the digest of what it would bring. Another trainer brings it.
+  // The sender writes only the digest of what it would bring. Another sender brings it.
   bool witness = false;
   Box box;           // Within the tensor, or within the grid of scales.
   RouteShape shape;  // Its axes point into the table.
@@ -88,13 +88,13 @@ struct RouteView {
 
 class RouteTable {
  public:
-  uint32_t size() const { return static_cast<uint32_t>(trainers_.size()); }
-  bool empty() const { return trainers_.empty(); }
+  uint32_t size() const { return static_cast<uint32_t>(senders_.size()); }
+  bool empty() const { return senders_.empty(); }
   RouteView operator[](uint32_t i) const;
 
   // Without materialising the rest of the view.
-  uint32_t worker(uint32_t i) const { return workers_[i]; }
-  uint32_t trainer(uint32_t i) const { return trainers_[i]; }
+  uint32_t receiver(uint32_t i) const { return receivers_[i]; }
+  uint32_t sender(uint32_t i) const { return senders_[i]; }
   uint32_t source_region(uint32_t i) const { return source_regions_[i]; }
   uint64_t source_offset(uint32_t i) const { return source_offsets_[i]; }
   uint32_t destination_region(uint32_t i) const { return destination_regions_[i]; }
@@ -117,8 +117,8 @@ class RouteTable {
   bool operator==(const RouteTable&) const = default;
 
  private:
-  std::vector<uint32_t> trainers_;
-  std::vector<uint32_t> workers_;
+  std::vector<uint32_t> senders_;
+  std::vector<uint32_t> receivers_;
   std::vector<uint32_t> source_shards_;
   std::vector<uint32_t> destination_shards_;
   std::vector<uint32_t> source_regions_;

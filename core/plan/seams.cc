@@ -15,14 +15,14 @@
 namespace waybill {
 namespace {
 
-// A trainer's table; co-owners of a block.
+// A sender's table; co-owners of a block.
 struct Owner {
-  uint32_t trainer = 0;
+  uint32_t sender = 0;
   uint32_t table = 0;
 
   bool operator==(const Owner&) const = default;
   bool operator<(const Owner& other) const {
-    return std::pair(trainer, table) < std::pair(other.trainer, other.table);
+    return std::pair(sender, table) < std::pair(other.sender, other.table);
   }
 };
 
@@ -43,17 +43,17 @@ void Extend(std::vector<BlockRun>& runs, uint32_t table, uint32_t block) {
 
 class SeamFinder {
  public:
-  SeamFinder(const SourceIndex& sources, const Demands& demands, const RankClasses& workers,
+  SeamFinder(const SourceIndex& sources, const Demands& demands, const RankClasses& receivers,
              std::vector<Shipment>& shipments, std::vector<ExchangePattern>& exchanges)
       : sources_(sources),
         tensors_(sources.tensors()),
         demands_(demands),
-        workers_(workers),
+        receivers_(receivers),
         shipments_(shipments),
         exchanges_(exchanges) {}
 
   absl::Status Run() {
-    exchanges_.resize(sources_.trainers().rank_count());
+    exchanges_.resize(sources_.senders().rank_count());
     for (const Shipment& shipment : shipments_) {
       if (!IsRelayed(shipment)) WAYBILL_RETURN_IF_ERROR(Note(shipment));
     }
@@ -74,19 +74,19 @@ class SeamFinder {
     Extents2 block;
     // Split blocks, with those that send anything of it.
     std::map<std::vector<int64_t>, std::vector<Owner>> split;
-    // The trainer that writes a block's scale.
+    // The sender that writes a block's scale.
     std::map<std::vector<int64_t>, Owner> writers;
   };
 
   ShardView Destination(const Shipment& shipment) const {
     const Demand& demand = demands_.demands[shipment.demand];
-    return workers_.manifest(workers_.class_of(demands_.WorkerOf(demand)))
+    return receivers_.manifest(receivers_.class_of(demands_.ReceiverOf(demand)))
         .shard(demands_.WantOf(demand).shard);
   }
 
-  // Returns true for what a worker sends, who has it quantised already.
+  // Returns true for what a receiver sends, who has it quantised already.
   bool IsRelayed(const Shipment& shipment) const {
-    return shipment.holder.trainer >= exchanges_.size();
+    return shipment.holder.sender >= exchanges_.size();
   }
 
   absl::Span<const Recipient> DestinationsOf(const Shipment& shipment) const {
@@ -116,10 +116,10 @@ class SeamFinder {
   }
 
   // Returns the number of blocks of a message, for all tensors.
-  static uint32_t BlocksOfAll(const ExchangePattern& sender, const MaximaMessage& message) {
+  static uint32_t BlocksOfAll(const ExchangePattern& from, const MaximaMessage& message) {
     uint32_t blocks = 0;
     for (const BlockRun& run : message.runs) {
-      blocks += run.count * sender.classes[run.table].members;
+      blocks += run.count * from.classes[run.table].members;
     }
     return blocks;
   }
@@ -129,9 +129,9 @@ class SeamFinder {
   }
 
   Owner OwnerOf(const Grid& grid, const Holder& holder) {
-    ExchangePattern& exchange = exchanges_[holder.trainer];
+    ExchangePattern& exchange = exchanges_[holder.sender];
     const auto [known, is_new] =
-        tables_.try_emplace({holder.trainer, ShardOf(grid, holder), &grid},
+        tables_.try_emplace({holder.sender, ShardOf(grid, holder), &grid},
                             static_cast<uint32_t>(exchange.classes.size()));
     if (is_new) {
       const uint32_t first = exchange.classes.empty() ? 0
@@ -144,12 +144,12 @@ class SeamFinder {
                                   .members = MembersOf(grid),
                                   .first_table = first});
     }
-    return {holder.trainer, known->second};
+    return {holder.sender, known->second};
   }
 
   ScaleTable MakeTable(const Grid& grid, const Holder& holder) const {
     const uint32_t index = ShardOf(grid, holder);
-    const ShardView shard = ManifestOf(holder.trainer).shard(index);
+    const ShardView shard = ManifestOf(holder.sender).shard(index);
     ScaleTable table{.shard = index,
                      .source_region = shard.place.region_index,
                      .source_offset_bytes = shard.place.offset_bytes,
@@ -166,7 +166,7 @@ class SeamFinder {
   }
 
   const ScaleTable& TableOf(const Owner& owner) const {
-    return exchanges_[owner.trainer].of_first.tables[owner.table];
+    return exchanges_[owner.sender].of_first.tables[owner.table];
   }
 
   absl::Status Note(const Shipment& shipment) {
@@ -186,13 +186,13 @@ class SeamFinder {
       if (scales) grid.writers.try_emplace(block, owner);
     });
     const uint32_t source = demands_.demands[shipment.demand].source;
-    if (!splits || senders_.try_emplace(source, shipment.holder.trainer).first->second ==
-                       shipment.holder.trainer) {
+    if (!splits || senders_.try_emplace(source, shipment.holder.sender).first->second ==
+                       shipment.holder.sender) {
       return absl::OkStatus();
     }
     return absl::InternalError(absl::StrCat("tensor \"", grid.name, "\": the split blocks in ",
                                             ToString(shipment.box), " come from trainers ",
-                                            senders_[source], " and ", shipment.holder.trainer));
+                                            senders_[source], " and ", shipment.holder.sender));
   }
 
   template <typename Visit>
@@ -228,7 +228,7 @@ class SeamFinder {
       const auto holders = sources_.holders(sources_.source(source));
       const auto told = std::find_if(holders.begin(), holders.end(), [&](const Holder& holder) {
         return std::any_of(owners.begin(), owners.end(), [&](const Owner& owner) {
-          return owner.trainer == holder.trainer && TableOf(owner).shard == ShardOf(grid, holder);
+          return owner.sender == holder.sender && TableOf(owner).shard == ShardOf(grid, holder);
         });
       });
       if (told == holders.end()) {
@@ -258,7 +258,7 @@ class SeamFinder {
         sources_.DescribeHolders(grid.tensor_class)));
   }
 
-  // The trainer that writes the scale collects.
+  // The sender that writes the scale collects.
   void PutWriterFirst(const Grid& grid, const std::vector<int64_t>& block,
                       std::vector<Owner>& owners) const {
     const auto writer = grid.writers.find(block);
@@ -272,7 +272,7 @@ class SeamFinder {
   void AddToDrafts(const std::vector<int64_t>& block, const std::vector<Owner>& owners,
                    uint32_t arity) {
     const auto add = [&](const Owner& from, const Owner& to, uint32_t step) {
-      Draft& draft = drafts_[{from.trainer, to.trainer, step}];
+      Draft& draft = drafts_[{from.sender, to.sender, step}];
       const uint32_t at_sender = static_cast<uint32_t>(RowMajorIndex(TableOf(from).blocks, block));
       const uint32_t at_receiver = static_cast<uint32_t>(RowMajorIndex(TableOf(to).blocks, block));
       Extend(draft.from, from.table, at_sender);
@@ -297,7 +297,7 @@ class SeamFinder {
     }
   }
 
-  // A shard of scales that a worker has.
+  // A shard of scales that a receiver has.
   struct ScaleShard {
     uint32_t demand;  // One of its want's: a witness is of some demand of the same place.
     uint32_t want;
@@ -305,17 +305,18 @@ class SeamFinder {
     Box box;
   };
 
-  // Scales that a trainer has told a worker, for some tensors of the class.
+  // Scales that a sender has told a receiver, for some tensors of the class.
   struct Told {
     Box cells;
     Copies copies;
   };
 
-  // Makes each trainer tell which scale it used for a split block, whoever gets a part of the block
-  // from it; unless the trainer writes this scale itself.
+  // Makes each sender tell which scale it used for a split block, whoever gets a part of the block
+  // from it; unless the sender writes this scale itself.
   void AddWitnesses() {
-    std::map<std::pair<uint32_t, const Grid*>, std::vector<ScaleShard>> scale_shards;  // By worker.
-    // By trainer, and by want and destination.
+    std::map<std::pair<uint32_t, const Grid*>, std::vector<ScaleShard>>
+        scale_shards;  // By receiver.
+    // By sender, and by want and destination.
     std::map<std::tuple<uint32_t, uint32_t, uint32_t>, std::vector<Told>> told;
     const size_t count = shipments_.size();
     for (size_t i = 0; i < count; ++i) {
@@ -327,13 +328,13 @@ class SeamFinder {
       const Grid& grid = GridOf(shipment, shard);
       for (uint32_t d = shipment.copies.first_destination; d < shipment.copies.last_destination;
            ++d) {
-        auto& shards = scale_shards[{destinations[d].worker, &grid}];
+        auto& shards = scale_shards[{destinations[d].receiver, &grid}];
         if (std::none_of(shards.begin(), shards.end(), [&](const ScaleShard& s) {
               return s.want == want && s.destination == d;
             })) {
           shards.push_back({shipment.demand, want, d, shard.box});
         }
-        told[{shipment.holder.trainer, want, d}].push_back({shipment.box, shipment.copies});
+        told[{shipment.holder.sender, want, d}].push_back({shipment.box, shipment.copies});
       }
     }
     for (size_t i = 0; i < count; ++i) {
@@ -353,15 +354,15 @@ class SeamFinder {
       const auto destinations = DestinationsOf(shipment);
       for (uint32_t d = shipment.copies.first_destination; d < shipment.copies.last_destination;
            ++d) {
-        for (const ScaleShard& shard : scale_shards[{destinations[d].worker, &grid}]) {
+        for (const ScaleShard& shard : scale_shards[{destinations[d].receiver, &grid}]) {
           AddWitness(shipment, shard, split, first_witness,
-                     told[{shipment.holder.trainer, shard.want, shard.destination}]);
+                     told[{shipment.holder.sender, shard.want, shard.destination}]);
         }
       }
     }
   }
 
-  // Adds the cells of a shard of scales that the trainer has not told. `first_witness` is the first
+  // Adds the cells of a shard of scales that the sender has not told. `first_witness` is the first
   // shipment that was added for `of`: neighbouring destinations of one want share a shipment.
   void AddWitness(const Shipment& of, const ScaleShard& shard, const std::vector<Box>& cells,
                   size_t first_witness, std::vector<Told>& told) {
@@ -409,14 +410,14 @@ class SeamFinder {
       if (from == to) {
         out.into = std::move(draft.to);
       } else {
-        Exchange& receiver = exchanges_[to].of_first;
-        out.mailbox_offset_bytes = receiver.mailbox_bytes;
-        receiver.mailbox_bytes += MaximaMessage::SlotBytes(BlocksOfAll(exchanges_[from], out));
-        receiver.incoming.push_back({.peer = from,
-                                     .step = step,
-                                     .mailbox_offset_bytes = out.mailbox_offset_bytes,
-                                     .runs = std::move(draft.to),
-                                     .into = {}});
+        Exchange& taker = exchanges_[to].of_first;
+        out.mailbox_offset_bytes = taker.mailbox_bytes;
+        taker.mailbox_bytes += MaximaMessage::SlotBytes(BlocksOfAll(exchanges_[from], out));
+        taker.incoming.push_back({.peer = from,
+                                  .step = step,
+                                  .mailbox_offset_bytes = out.mailbox_offset_bytes,
+                                  .runs = std::move(draft.to),
+                                  .into = {}});
       }
       exchanges_[from].of_first.outgoing.push_back(std::move(out));
     }
@@ -447,15 +448,15 @@ class SeamFinder {
     return absl::OkStatus();
   }
 
-  const Manifest& ManifestOf(uint32_t trainer) const {
-    const RankClasses& trainers = sources_.trainers();
-    return trainers.manifest(trainers.class_of(trainer));
+  const Manifest& ManifestOf(uint32_t sender) const {
+    const RankClasses& senders = sources_.senders();
+    return senders.manifest(senders.class_of(sender));
   }
 
   const SourceIndex& sources_;
   const TensorClasses& tensors_;
   const Demands& demands_;
-  const RankClasses& workers_;
+  const RankClasses& receivers_;
   std::vector<Shipment>& shipments_;
   std::vector<ExchangePattern>& exchanges_;
   std::map<std::pair<uint32_t, uint32_t>, Grid>
@@ -469,9 +470,9 @@ class SeamFinder {
 }  // namespace
 
 absl::Status PlanExchanges(const SourceIndex& sources, const Demands& demands,
-                           const RankClasses& workers, std::vector<Shipment>& shipments,
+                           const RankClasses& receivers, std::vector<Shipment>& shipments,
                            std::vector<ExchangePattern>& exchanges) {
-  return SeamFinder(sources, demands, workers, shipments, exchanges).Run();
+  return SeamFinder(sources, demands, receivers, shipments, exchanges).Run();
 }
 
 uint32_t FindScaleTable(const ExchangePattern& exchange, uint32_t tensor_class, uint32_t holding,

@@ -87,23 +87,23 @@ class Rank {
   uint64_t bytes_ = 0;
 };
 
-absl::StatusOr<Plan> PlanFor(const std::vector<Manifest>& trainers,
-                             const std::vector<Manifest>& workers, PlanOptions options = {}) {
+absl::StatusOr<Plan> PlanFor(const std::vector<Manifest>& senders,
+                             const std::vector<Manifest>& receivers, PlanOptions options = {}) {
   std::vector<const Manifest*> t, w;
-  for (const Manifest& m : trainers) t.push_back(&m);
-  for (const Manifest& m : workers) w.push_back(&m);
+  for (const Manifest& m : senders) t.push_back(&m);
+  for (const Manifest& m : receivers) w.push_back(&m);
   return MakePlan(t, w, options);
 }
 
 // The elements of each tensor.
 using Elements = std::vector<std::vector<int>>;
 
-// Everybody's maxima, by trainer, table and block.
+// Everybody's maxima, by sender, table and block.
 class Exchanger {
  public:
-  Exchanger(const std::vector<Exchange>& exchanges, const std::vector<Manifest>& trainers,
+  Exchanger(const std::vector<Exchange>& exchanges, const std::vector<Manifest>& senders,
             const Elements& elements, const std::vector<int64_t>& shape)
-      : exchanges_(exchanges), trainers_(trainers), elements_(elements), shape_(shape) {
+      : exchanges_(exchanges), senders_(senders), elements_(elements), shape_(shape) {
     for (uint32_t t = 0; t < exchanges.size(); ++t) {
       auto& tables = maxima_.emplace_back();
       for (uint32_t i = 0; i < exchanges[t].tables.size(); ++i) {
@@ -117,8 +117,8 @@ class Exchanger {
     }
   }
 
-  uint32_t TensorOf(uint32_t trainer, uint32_t table) const {
-    return trainers_[trainer].shard_tensor(exchanges_[trainer].tables[table].shard);
+  uint32_t TensorOf(uint32_t sender, uint32_t table) const {
+    return senders_[sender].shard_tensor(exchanges_[sender].tables[table].shard);
   }
 
   Box ElementsOfBlock(Extents2 block, absl::Span<const int64_t> at) const {
@@ -174,8 +174,8 @@ class Exchanger {
     return sent == received;
   }
 
-  int At(uint32_t trainer, uint32_t table, size_t block) const {
-    return maxima_[trainer][table][block];
+  int At(uint32_t sender, uint32_t table, size_t block) const {
+    return maxima_[sender][table][block];
   }
 
  private:
@@ -199,18 +199,18 @@ class Exchanger {
   }
 
   const std::vector<Exchange>& exchanges_;
-  const std::vector<Manifest>& trainers_;
+  const std::vector<Manifest>& senders_;
   const Elements& elements_;
   std::vector<int64_t> shape_;
   std::vector<std::vector<std::vector<int>>> maxima_;
 };
 
-// Every block that a trainer's route uses has the whole block's maximum.
-void CheckRoutes(const PlanTables& tables, uint32_t trainers, const std::vector<int64_t>& shape,
+// Every block that a sender's route uses has the whole block's maximum.
+void CheckRoutes(const PlanTables& tables, uint32_t senders, const std::vector<int64_t>& shape,
                  const Exchanger& exchanger) {
-  for (uint32_t t = 0; t < trainers; ++t) {
-    for (uint32_t r = 0; r < tables.trainers[t].size(); ++r) {
-      const RouteView route = tables.trainers[t][r];
+  for (uint32_t t = 0; t < senders; ++t) {
+    for (uint32_t r = 0; r < tables.senders[t].size(); ++r) {
+      const RouteView route = tables.senders[t][r];
       ASSERT_NE(route.scale_table, kNoScaleTable);
       const ScaleTable& table = tables.exchanges[t].tables[route.scale_table];
       const Box blocks = route.shape.transform == Transform::kQuantise
@@ -230,16 +230,17 @@ void CheckRoutes(const PlanTables& tables, uint32_t trainers, const std::vector<
   }
 }
 
-// Whoever quantises a part of a split block tells the worker the block's scale, too.
-void CheckScalesComeWithSplitBlocks(const PlanTables& tables, uint32_t trainers,
+// Whoever quantises a part of a split block tells the receiver the block's scale, too.
+void CheckScalesComeWithSplitBlocks(const PlanTables& tables, uint32_t senders,
                                     const std::vector<int64_t>& shape,
-                                    const std::vector<Manifest>& workers) {
-  for (uint32_t t = 0; t < trainers; ++t) {
-    const RouteTable& routes = tables.trainers[t];
-    const auto tells = [&](uint32_t worker, uint32_t tensor, const Box& cells) {
+                                    const std::vector<Manifest>& receivers) {
+  for (uint32_t t = 0; t < senders; ++t) {
+    const RouteTable& routes = tables.senders[t];
+    const auto tells = [&](uint32_t receiver, uint32_t tensor, const Box& cells) {
       for (uint32_t r = 0; r < routes.size(); ++r) {
-        if (routes.worker(r) == worker && routes.reads_scales(r) && routes.box(r).Contains(cells) &&
-            workers[worker].shard_tensor(routes[r].destination_shard) == tensor) {
+        if (routes.receiver(r) == receiver && routes.reads_scales(r) &&
+            routes.box(r).Contains(cells) &&
+            receivers[receiver].shard_tensor(routes[r].destination_shard) == tensor) {
           return true;
         }
       }
@@ -249,15 +250,15 @@ void CheckScalesComeWithSplitBlocks(const PlanTables& tables, uint32_t trainers,
       const RouteView route = routes[r];
       if (route.shape.transform != Transform::kQuantise) continue;
       const ScaleTable& table = tables.exchanges[t].tables[route.scale_table];
-      const uint32_t tensor = workers[route.worker].shard_tensor(route.destination_shard);
+      const uint32_t tensor = receivers[route.receiver].shard_tensor(route.destination_shard);
       ForEachIndex(CellsMeeting(route.box, table.block), [&](absl::Span<const int64_t> at) {
         const Box block = OneAt(at);
         if (table.box.Contains(ElementsOf(block, table.block, shape))) return;
         // Where shards cut the scales of a block, each part is told by a route of its own.
         ForEachIndex(CellsOfBlocks(block, table.block, table.cell, shape),
                      [&](absl::Span<const int64_t> cell) {
-                       EXPECT_TRUE(tells(route.worker, tensor, OneAt(cell)))
-                           << "trainer " << t << ", worker " << route.worker << ", block "
+                       EXPECT_TRUE(tells(route.receiver, tensor, OneAt(cell)))
+                           << "trainer " << t << ", worker " << route.receiver << ", block "
                            << ToString(block);
                      });
       });
@@ -265,22 +266,23 @@ void CheckScalesComeWithSplitBlocks(const PlanTables& tables, uint32_t trainers,
   }
 }
 
-// Returns how many routes of workers there are. Each sends what has come to its place as one route.
-size_t CheckRelays(const PlanTables& tables, uint32_t trainers) {
+// Returns how many routes of receivers there are. Each sends what has come to its place as one
+// route.
+size_t CheckRelays(const PlanTables& tables, uint32_t senders) {
   size_t count = 0;
-  for (uint32_t s = trainers; s < tables.trainers.size(); ++s) {
-    const RouteTable& arrivals = tables.workers[s - trainers];
-    for (uint32_t r = 0; r < tables.trainers[s].size(); ++r, ++count) {
-      const RouteView route = tables.trainers[s][r];
+  for (uint32_t s = senders; s < tables.senders.size(); ++s) {
+    const RouteTable& arrivals = tables.receivers[s - senders];
+    for (uint32_t r = 0; r < tables.senders[s].size(); ++r, ++count) {
+      const RouteView route = tables.senders[s][r];
       EXPECT_EQ(route.shape.transform, Transform::kNone);
       bool came = false;
       for (uint32_t a = 0; a < arrivals.size(); ++a) {
-        came = came || (arrivals.trainer(a) < trainers && !arrivals.witness(a) &&
+        came = came || (arrivals.sender(a) < senders && !arrivals.witness(a) &&
                         arrivals.box(a) == route.box &&
                         arrivals[a].destination_shard == route.source_shard &&
                         arrivals.destination_offset(a) == route.source_offset_bytes);
       }
-      EXPECT_TRUE(came) << "worker " << s - trainers << " relays " << ToString(route.box);
+      EXPECT_TRUE(came) << "worker " << s - senders << " relays " << ToString(route.box);
     }
   }
   return count;
@@ -305,28 +307,28 @@ TEST_P(SeamsTest, EveryRouteUsesTheMaximaOfWholeBlocksHoweverTheSourcesAreCut) {
         {.block_rows = 1, .block_columns = 0},
         {.block_rows = 0, .block_columns = 0}};
     const Quantisation q = kinds[seed % 4];
-    const auto trainer_count = static_cast<uint32_t>(1 + Below(random, 9));
-    std::vector<Rank> trainers(trainer_count, Rank(shape));
+    const auto sender_count = static_cast<uint32_t>(1 + Below(random, 9));
+    std::vector<Rank> senders(sender_count, Rank(shape));
     const auto cut_by = static_cast<int>(1 + Below(random, 3));
     for (const Box& box : RandomGrid(random, shape, cut_by)) {
-      const auto first = static_cast<uint32_t>(Below(random, trainer_count));
-      trainers[first].Add({Dtype::kBf16}, box);
-      if (random() % 3 == 0 && trainer_count > 1) {  // A replica.
-        trainers[(first + 1) % trainer_count].Add({Dtype::kBf16}, box);
+      const auto first = static_cast<uint32_t>(Below(random, sender_count));
+      senders[first].Add({Dtype::kBf16}, box);
+      if (random() % 3 == 0 && sender_count > 1) {  // A replica.
+        senders[(first + 1) % sender_count].Add({Dtype::kBf16}, box);
       }
     }
     std::vector<Manifest> t, w;
     const auto tensors = static_cast<uint32_t>(1 + Below(random, 3));
-    for (const Rank& rank : trainers) t.push_back(rank.Finish(tensors));
+    for (const Rank& rank : senders) t.push_back(rank.Finish(tensors));
     if (random() % 3 == 0) t.push_back(t[random() % t.size()]);
     const Extents2 cell = ScaleExtents(q, shape);
     for (int i = 0; i < 2; ++i) {
-      Rank worker(shape);
+      Rank receiver(shape);
       for (const Box& box : RandomGrid(random, shape, 1)) {
-        if (random() % 2 == 0) worker.Add(Format::Quantised(q), box);
+        if (random() % 2 == 0) receiver.Add(Format::Quantised(q), box);
       }
-      worker.Add(Format::Scales(q), Box::Whole(GridShape(shape, cell)));
-      w.push_back(worker.Finish(tensors));
+      receiver.Add(Format::Scales(q), Box::Whole(GridShape(shape, cell)));
+      w.push_back(receiver.Finish(tensors));
     }
     if (random() % 2 == 0) w.push_back(w[random() % 2]);
     const auto plan = PlanFor(t, w, {.smallest_piece_bytes = 16, .relays = GetParam()});
@@ -340,19 +342,19 @@ TEST_P(SeamsTest, EveryRouteUsesTheMaximaOfWholeBlocksHoweverTheSourcesAreCut) {
     }
     Exchanger exchanger(tables.exchanges, t, elements, shape);
     ASSERT_TRUE(exchanger.Run()) << "seed " << seed;
-    const auto trainer_ranks = static_cast<uint32_t>(t.size());
-    CheckRoutes(tables, trainer_ranks, shape, exchanger);
-    CheckScalesComeWithSplitBlocks(tables, trainer_ranks, shape, w);
-    relayed += CheckRelays(tables, trainer_ranks);
-    for (uint32_t s = trainer_ranks; s < tables.trainers.size(); ++s) {
+    const auto sender_ranks = static_cast<uint32_t>(t.size());
+    CheckRoutes(tables, sender_ranks, shape, exchanger);
+    CheckScalesComeWithSplitBlocks(tables, sender_ranks, shape, w);
+    relayed += CheckRelays(tables, sender_ranks);
+    for (uint32_t s = sender_ranks; s < tables.senders.size(); ++s) {
       EXPECT_EQ(
-          CheckRankPlan({tables.trainers[s], {}}, w[s - trainer_ranks], Role::kTrainer).message(),
+          CheckRankPlan({tables.senders[s], {}}, w[s - sender_ranks], Role::kTrainer).message(),
           "");
     }
     for (uint32_t i = 0; i < t.size(); ++i) {
-      const RankPlan rank_plan = {tables.trainers[i], tables.exchanges[i]};
+      const RankPlan rank_plan = {tables.senders[i], tables.exchanges[i]};
       const auto decoded =
-          DecodeRankPlan(EncodeRankPlan(plan->TrainerBundles(i), rank_plan.exchange));
+          DecodeRankPlan(EncodeRankPlan(plan->SenderBundles(i), rank_plan.exchange));
       ASSERT_TRUE(decoded.ok()) << decoded.status();
       EXPECT_EQ(*decoded, rank_plan);
       EXPECT_EQ(CheckRankPlan(*decoded, t[i], Role::kTrainer).message(), "");
@@ -362,9 +364,9 @@ TEST_P(SeamsTest, EveryRouteUsesTheMaximaOfWholeBlocksHoweverTheSourcesAreCut) {
       }
     }
     for (uint32_t i = 0; i < w.size(); ++i) {
-      const auto decoded = DecodeRankPlan(EncodeRankPlan(plan->WorkerBundles(i), {}));
+      const auto decoded = DecodeRankPlan(EncodeRankPlan(plan->ReceiverBundles(i), {}));
       ASSERT_TRUE(decoded.ok()) << decoded.status();
-      EXPECT_EQ(decoded->routes, tables.workers[i]);
+      EXPECT_EQ(decoded->routes, tables.receivers[i]);
       EXPECT_EQ(CheckRankPlan(*decoded, w[i], Role::kWorker).message(), "");
     }
   }
@@ -373,21 +375,21 @@ TEST_P(SeamsTest, EveryRouteUsesTheMaximaOfWholeBlocksHoweverTheSourcesAreCut) {
   EXPECT_EQ(relayed > 500, GetParam() == Relays::kAlways);
 }
 
-// Rows of a tensor of 64 columns, cut at `cuts`, one part to a trainer; one worker has it all.
+// Rows of a tensor of 64 columns, cut at `cuts`, one part to a sender; one receiver has it all.
 Plan PlanRows(const std::vector<int64_t>& cuts, const Quantisation& q) {
   const std::vector<int64_t> shape = {cuts.back(), 64};
-  std::vector<Manifest> trainers;
+  std::vector<Manifest> senders;
   int64_t from = 0;
   for (const int64_t to : cuts) {
     Rank rank(shape);
     rank.Add({Dtype::kBf16}, Box({from, 0}, {to, 64}));
-    trainers.push_back(rank.Finish());
+    senders.push_back(rank.Finish());
     from = to;
   }
-  Rank worker(shape);
-  worker.Add(Format::Quantised(q), Box::Whole(shape));
-  worker.Add(Format::Scales(q), Box::Whole(GridShape(shape, ScaleExtents(q, shape))));
-  const auto plan = PlanFor(trainers, {worker.Finish()});
+  Rank receiver(shape);
+  receiver.Add(Format::Quantised(q), Box::Whole(shape));
+  receiver.Add(Format::Scales(q), Box::Whole(GridShape(shape, ScaleExtents(q, shape))));
+  const auto plan = PlanFor(senders, {receiver.Finish()});
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *plan;
 }
@@ -409,21 +411,20 @@ TEST(Seams, TwoOwnersSwapInOneStepAndSendOnlyTheMaxima) {
   const Plan plan = PlanRows({40, 100}, kBlocks);
   ASSERT_EQ(MessageCount(plan), 2u);
   for (uint32_t t = 0; t < 2; ++t) {
-    const Exchange exchange = plan.TrainerExchange(t);
+    const Exchange exchange = plan.SenderExchange(t);
     const MaximaMessage& message = exchange.outgoing[0];
     EXPECT_EQ(message.peer, 1 - t);
     EXPECT_EQ(message.step, 0u);
     EXPECT_EQ(message.block_count(), 2u);  // 64 columns in blocks of 32.
     EXPECT_EQ(exchange.mailbox_bytes, 64u);
   }
-  // Trainer 0 has the block's first row and writes its scale; trainer 1 tells what it used.
+  // Sender 0 has the block's first row and writes its scale; sender 1 tells what it used.
   const PlanTables tables = MakeTables(plan);
   uint32_t witnesses = 0;
-  for (uint32_t r = 0; r < tables.trainers[1].size(); ++r)
-    witnesses += tables.trainers[1].witness(r);
+  for (uint32_t r = 0; r < tables.senders[1].size(); ++r) witnesses += tables.senders[1].witness(r);
   EXPECT_EQ(witnesses, 1u);
-  for (uint32_t r = 0; r < tables.trainers[0].size(); ++r)
-    EXPECT_FALSE(tables.trainers[0].witness(r));
+  for (uint32_t r = 0; r < tables.senders[0].size(); ++r)
+    EXPECT_FALSE(tables.senders[0].witness(r));
   // And the bytes are those of the elements and the scales, once.
   EXPECT_EQ(plan.total_bytes(), 100u * 64 + 4 * 2 * 4);
 }
@@ -434,8 +435,8 @@ TEST(Seams, OfMoreOwnersTheWriterOfTheScaleCollects) {
     for (int64_t i = 1; i <= owners; ++i) cuts.push_back(i);
     const Plan plan = PlanRows(cuts, kBlocks);
     EXPECT_EQ(MessageCount(plan), static_cast<size_t>(2 * (owners - 1)));
-    EXPECT_EQ(plan.TrainerExchange(0).incoming.size(), static_cast<size_t>(owners - 1));
-    EXPECT_EQ(plan.TrainerExchange(0).outgoing.back().step, 1u);
+    EXPECT_EQ(plan.SenderExchange(0).incoming.size(), static_cast<size_t>(owners - 1));
+    EXPECT_EQ(plan.SenderExchange(0).outgoing.back().step, 1u);
   }
 }
 
@@ -452,13 +453,13 @@ TEST(Seams, MaximaOfAWholeMatrixGoAlongATree) {
   EXPECT_EQ(last, 7u);  // Four levels up, four down.
 }
 
-// Tensors of rows that `shards` trainers share, each of them `replicas` times (rank: replica *
-// shards + shard), to two workers that each have it all.
+// Tensors of rows that `shards` senders share, each of them `replicas` times (rank: replica *
+// shards + shard), to two receivers that each have it all.
 Plan PlanReplicas(int tensors, int64_t rows, int64_t columns, uint32_t shards, uint32_t replicas,
                   const Quantisation& q) {
   const std::vector<int64_t> shape = {rows, columns};
   const std::vector<int64_t> strides = {columns, 1};
-  std::vector<Manifest> trainers(shards * replicas), workers(2);
+  std::vector<Manifest> senders(shards * replicas), receivers(2);
   const auto add = [&](Manifest& m, const std::string& name, const Format& format, const Box& box,
                        const std::vector<int64_t>& strides_of_box) {
     const auto bytes = static_cast<uint64_t>(box.element_count()) * ElementBytes(format);
@@ -468,29 +469,29 @@ Plan PlanReplicas(int tensors, int64_t rows, int64_t columns, uint32_t shards, u
   };
   for (int t = 0; t < tensors; ++t) {
     const std::string name = absl::StrCat("t", t);
-    for (uint32_t rank = 0; rank < trainers.size(); ++rank) {
+    for (uint32_t rank = 0; rank < senders.size(); ++rank) {
       const int64_t shard = rank % shards;
       const Box box({rows * shard / shards, 0}, {rows * (shard + 1) / shards, columns});
-      trainers[rank].AddTensor(name, shape, Dtype::kBf16);
-      add(trainers[rank], name, {Dtype::kBf16}, box, strides);
+      senders[rank].AddTensor(name, shape, Dtype::kBf16);
+      add(senders[rank], name, {Dtype::kBf16}, box, strides);
     }
     const Box grid = Box::Whole(GridShape(shape, ScaleExtents(q, shape)));
-    for (Manifest& worker : workers) {
-      worker.AddTensor(name, shape, Dtype::kBf16);
-      add(worker, name, Format::Quantised(q), Box::Whole(shape), strides);
-      add(worker, name, Format::Scales(q), grid, {grid.extent(1), 1});
+    for (Manifest& receiver : receivers) {
+      receiver.AddTensor(name, shape, Dtype::kBf16);
+      add(receiver, name, Format::Quantised(q), Box::Whole(shape), strides);
+      add(receiver, name, Format::Scales(q), grid, {grid.extent(1), 1});
     }
   }
-  const auto plan = PlanFor(trainers, workers);
+  const auto plan = PlanFor(senders, receivers);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *plan;
 }
 
-// Every message goes between trainers of one set of replicas.
+// Every message goes between senders of one set of replicas.
 size_t MessagesBetweenSets(const Plan& plan, uint32_t shards) {
   size_t count = 0;
-  for (uint32_t t = 0; t < plan.trainer_count(); ++t) {
-    for (const MaximaMessage& m : plan.TrainerExchange(t).outgoing)
+  for (uint32_t t = 0; t < plan.sender_count(); ++t) {
+    for (const MaximaMessage& m : plan.SenderExchange(t).outgoing)
       count += m.peer / shards != t / shards;
   }
   return count;
@@ -512,7 +513,7 @@ TEST(Seams, AllPartsOfABlockComeFromOneSetOfReplicas) {
     EXPECT_EQ(MessageCount(plan), 6 * replicas);
     EXPECT_EQ(MessagesBetweenSets(plan, 4), 0u);
     EXPECT_EQ(MaximaTraded(plan), 24u * 3 * 8 * 2);
-    EXPECT_LE(plan.balance().trainer_imbalance(), 1.001);
+    EXPECT_LE(plan.balance().sender_imbalance(), 1.001);
   }
 }
 
@@ -525,14 +526,14 @@ TEST(Seams, SetsOfReplicasShareTensorsThatAreNotCut) {
     // Blocks of 128 rows have parts in three or two shards each; whole ones trade as three pairs in
     // a tree.
     EXPECT_EQ(MaximaTraded(plan), 96u * (q == whole ? 6 : (4 + 2) * 8));
-    EXPECT_LE(plan.balance().trainer_imbalance(), 1.01);
+    EXPECT_LE(plan.balance().sender_imbalance(), 1.01);
   }
 }
 
 struct RefusedCase {
   const char* name;
-  std::vector<Manifest> trainers;
-  std::vector<Manifest> workers;
+  std::vector<Manifest> senders;
+  std::vector<Manifest> receivers;
   const char* message;
 };
 
@@ -566,21 +567,21 @@ TEST(Seams, WhatCannotBeRightIsRefusedByName) {
        "adds a tensor of the wanted type, which it fills before each publish"},
   };
   for (const RefusedCase& c : cases) {
-    const auto plan = PlanFor(c.trainers, c.workers);
+    const auto plan = PlanFor(c.senders, c.receivers);
     EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument) << c.name;
     EXPECT_EQ(std::string(plan.status().message()), c.message) << c.name;
   }
 }
 
 TEST(Seams, ATransposedPlaceIsRefused) {
-  Manifest worker;
-  worker.AddRegion("memory", 64 * 64 + 16);
-  worker.AddTensor("w", {64, 64}, Dtype::kBf16);
-  worker.AddShard(0, Format::Quantised(kBlocks), Box({0, 0}, {64, 64}), {0, 16, {1, 64}});
-  worker.AddShard(0, Format::Scales(kBlocks), Box({0, 0}, {2, 2}), {0, 0, {1, 2}});
-  Rank trainer({64, 64});
-  trainer.Add({Dtype::kBf16}, Box({0, 0}, {64, 64}));
-  const auto plan = PlanFor({trainer.Finish()}, {worker});
+  Manifest receiver;
+  receiver.AddRegion("memory", 64 * 64 + 16);
+  receiver.AddTensor("w", {64, 64}, Dtype::kBf16);
+  receiver.AddShard(0, Format::Quantised(kBlocks), Box({0, 0}, {64, 64}), {0, 16, {1, 64}});
+  receiver.AddShard(0, Format::Scales(kBlocks), Box({0, 0}, {2, 2}), {0, 0, {1, 2}});
+  Rank sender({64, 64});
+  sender.Add({Dtype::kBf16}, Box({0, 0}, {64, 64}));
+  const auto plan = PlanFor({sender.Finish()}, {receiver});
   EXPECT_EQ(
       std::string(plan.status().message()),
       "tensor \"w\": worker 0 and trainer 0: strides [1, 64] of the worker: elements that are "

@@ -17,15 +17,15 @@ bool BoxLess(const Box& a, const Box& b) {
 
 }  // namespace
 
-SourceIndex::SourceIndex(const TensorClasses& tensors, const RankClasses& trainers)
-    : tensors_(tensors), trainers_(trainers) {
+SourceIndex::SourceIndex(const TensorClasses& tensors, const RankClasses& senders)
+    : tensors_(tensors), senders_(senders) {
   by_class_.resize(tensors.size());
   for (uint32_t c = 0; c < tensors.size(); ++c) AddSources(c);
   absl::flat_hash_map<std::vector<uint32_t>, uint32_t> set_ids;
   std::vector<uint32_t> set;
   for (Source& source : sources_) {
     set.clear();
-    for (const Holder& holder : holders(source)) set.push_back(holder.trainer);
+    for (const Holder& holder : holders(source)) set.push_back(holder.sender);
     const auto [id, is_new] = set_ids.try_emplace(set, static_cast<uint32_t>(holder_sets_.size()));
     if (is_new) holder_sets_.push_back(set);
     source.holder_set = id->second;
@@ -36,7 +36,7 @@ void SourceIndex::AddSources(uint32_t tensor_class) {
   const auto held = tensors_.held(tensors_.first(tensor_class));
   std::vector<Box> boxes;
   for (const Holding& h : held) {
-    boxes.push_back(trainers_.manifest(h.rank_class).shard(h.shard).box);
+    boxes.push_back(senders_.manifest(h.rank_class).shard(h.shard).box);
   }
   std::vector<uint32_t> order(held.size());
   for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -58,21 +58,20 @@ void SourceIndex::AddSources(uint32_t tensor_class) {
   Sort(of, static_cast<int>(tensors_.shape(tensors_.first(tensor_class)).size()));
 }
 
-// A trainer that holds one box twice counts once.
+// A sender that holds one box twice counts once.
 void SourceIndex::AddHolders(absl::Span<const Holding> held, absl::Span<const uint32_t> alike) {
   const auto begin = static_cast<std::ptrdiff_t>(holders_.size());
   for (const uint32_t holding : alike) {
-    for (const uint32_t trainer : trainers_.ranks(held[holding].rank_class)) {
-      holders_.push_back({trainer, holding});
+    for (const uint32_t sender : senders_.ranks(held[holding].rank_class)) {
+      holders_.push_back({sender, holding});
     }
   }
   std::sort(holders_.begin() + begin, holders_.end(), [&](const Holder& a, const Holder& b) {
-    return std::pair(a.trainer, held[a.holding].shard) <
-           std::pair(b.trainer, held[b.holding].shard);
+    return std::pair(a.sender, held[a.holding].shard) < std::pair(b.sender, held[b.holding].shard);
   });
   const auto last =
       std::unique(holders_.begin() + begin, holders_.end(),
-                  [](const Holder& a, const Holder& b) { return a.trainer == b.trainer; });
+                  [](const Holder& a, const Holder& b) { return a.sender == b.sender; });
   holders_.erase(last, holders_.end());
 }
 
@@ -114,7 +113,7 @@ uint32_t SourceIndex::shard_index(const Source& source, const Holder& holder) co
 }
 
 ShardView SourceIndex::shard(const Source& source, const Holder& holder) const {
-  return trainers_.manifest(trainers_.class_of(holder.trainer)).shard(shard_index(source, holder));
+  return senders_.manifest(senders_.class_of(holder.sender)).shard(shard_index(source, holder));
 }
 
 std::string SourceIndex::DescribeHolders(uint32_t tensor_class) const {
@@ -124,7 +123,7 @@ std::string SourceIndex::DescribeHolders(uint32_t tensor_class) const {
   std::string text;
   for (uint32_t s = of.first; s < of.last && s < of.first + kShown; ++s) {
     absl::StrAppend(&text, text.empty() ? "" : ", ", "trainer ",
-                    holders(sources_[s]).front().trainer, " ", ToString(sources_[s].box));
+                    holders(sources_[s]).front().sender, " ", ToString(sources_[s].box));
   }
   if (of.last - of.first > kShown) {
     absl::StrAppend(&text, " and ", of.last - of.first - kShown, " more");

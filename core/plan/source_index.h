@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Indexes what the trainers hold: every distinct box of every class of tensors, with its holders.
+// Indexes what the senders hold: every distinct box of every class of tensors, with its holders.
 #ifndef WAYBILL_CORE_PLAN_SOURCE_INDEX_H_
 #define WAYBILL_CORE_PLAN_SOURCE_INDEX_H_
 
@@ -16,25 +16,25 @@
 
 namespace waybill {
 
-// One trainer's copy of a source.
+// One sender's copy of a source.
 struct Holder {
-  uint32_t trainer = 0;
+  uint32_t sender = 0;
   uint32_t holding = 0;  // The place of its shard in TensorClasses::held().
 };
 
-// A box that one or more trainers hold.
+// A box that one or more senders hold.
 struct Source {
   Box box;
   uint32_t tensor_class = 0;
   uint32_t holders_begin = 0;  // The first of its holders in SourceIndex::holders.
   uint32_t holders_end = 0;
-  uint32_t holder_set = 0;  // Equal for sources that the same trainers hold.
+  uint32_t holder_set = 0;  // Equal for sources that the same senders hold.
 };
 
 // Immutable once built. Refers to what it was built from, which outlives it.
 class SourceIndex {
  public:
-  SourceIndex(const TensorClasses& tensors, const RankClasses& trainers);
+  SourceIndex(const TensorClasses& tensors, const RankClasses& senders);
 
   // Calls visit(source index) for each source of the class that meets `box`, in a fixed order.
   template <typename Visit>
@@ -47,7 +47,7 @@ class SourceIndex {
   }
 
   const TensorClasses& tensors() const { return tensors_; }
-  const RankClasses& trainers() const { return trainers_; }
+  const RankClasses& senders() const { return senders_; }
   const Source& source(uint32_t i) const { return sources_[i]; }
   absl::Span<const Holder> holders(const Source& source) const {
     return absl::MakeConstSpan(holders_).subspan(source.holders_begin,
@@ -57,7 +57,7 @@ class SourceIndex {
   ShardView shard(const Source& source, const Holder& holder) const;
   uint32_t shard_index(const Source& source, const Holder& holder) const;
 
-  // The trainers of each set, in order of rank.
+  // The senders of each set, in order of rank.
   const std::vector<std::vector<uint32_t>>& holder_sets() const { return holder_sets_; }
 
   // "trainer 0 [0, 8), trainer 1 [8, 16)", cut short after a few.
@@ -78,7 +78,7 @@ class SourceIndex {
   std::pair<uint32_t, uint32_t> Candidates(const Sources& of, const Box& box) const;
 
   const TensorClasses& tensors_;
-  const RankClasses& trainers_;
+  const RankClasses& senders_;
   std::vector<Sources> by_class_;
   std::vector<Source> sources_;
   std::vector<Holder> holders_;

@@ -19,17 +19,17 @@ constexpr uint32_t kUnknown = ~uint32_t{0};
 
 bool IsEmpty(const Manifest& manifest, uint32_t shard) { return manifest.shard_bytes(shard) == 0; }
 
-// Returns the number of trainers that hold the box that the most trainers hold.
-size_t MostHolders(absl::Span<const Holding> held, const RankClasses& trainers) {
+// Returns the number of senders that hold the box that the most senders hold.
+size_t MostHolders(absl::Span<const Holding> held, const RankClasses& senders) {
   using Bounds = std::pair<absl::Span<const int64_t>, absl::Span<const int64_t>>;
   std::vector<Box> boxes;
   boxes.reserve(held.size());
   std::map<Bounds, size_t> holders;
   size_t most = 1;
   for (const Holding& h : held) {
-    const Box& box = boxes.emplace_back(trainers.manifest(h.rank_class).shard(h.shard).box);
+    const Box& box = boxes.emplace_back(senders.manifest(h.rank_class).shard(h.shard).box);
     size_t& count = holders[{box.begins(), box.ends()}];
-    count += trainers.ranks(h.rank_class).size();
+    count += senders.ranks(h.rank_class).size();
     most = std::max(most, count);
   }
   return most;
@@ -37,28 +37,27 @@ size_t MostHolders(absl::Span<const Holding> held, const RankClasses& trainers) 
 
 }  // namespace
 
-absl::StatusOr<TensorClasses> TensorClasses::Build(const RankClasses& trainers,
-                                                   const RankClasses& workers) {
+absl::StatusOr<TensorClasses> TensorClasses::Build(const RankClasses& senders,
+                                                   const RankClasses& receivers) {
   TensorClasses classes;
   std::vector<Numbers> held, wanted;
-  WAYBILL_RETURN_IF_ERROR(classes.NameTensors(trainers, held));
-  WAYBILL_RETURN_IF_ERROR(classes.FindWanted(workers, wanted));
+  WAYBILL_RETURN_IF_ERROR(classes.NameTensors(senders, held));
+  WAYBILL_RETURN_IF_ERROR(classes.FindWanted(receivers, wanted));
   const auto count = static_cast<uint32_t>(classes.tensors_.size());
-  classes.wanted_ = MakeLists(workers, wanted, count, nullptr);
-  classes.held_ = MakeLists(trainers, held, count, &classes.wanted_);
-  classes.Classify(trainers, workers);
+  classes.wanted_ = MakeLists(receivers, wanted, count, nullptr);
+  classes.held_ = MakeLists(senders, held, count, &classes.wanted_);
+  classes.Classify(senders, receivers);
   return classes;
 }
 
-absl::Status TensorClasses::NameTensors(const RankClasses& trainers,
-                                        std::vector<Numbers>& numbers) {
-  for (uint32_t c = 0; c < trainers.size(); ++c) {
-    const Manifest& manifest = trainers.manifest(c);
-    if (c > 0 && manifest.ListsTheSameTensors(trainers.manifest(c - 1))) {
+absl::Status TensorClasses::NameTensors(const RankClasses& senders, std::vector<Numbers>& numbers) {
+  for (uint32_t c = 0; c < senders.size(); ++c) {
+    const Manifest& manifest = senders.manifest(c);
+    if (c > 0 && manifest.ListsTheSameTensors(senders.manifest(c - 1))) {
       numbers.push_back(numbers.back());
       continue;
     }
-    const uint32_t rank = trainers.ranks(c).front();
+    const uint32_t rank = senders.ranks(c).front();
     Numbers& own = numbers.emplace_back();
     own.reserve(manifest.tensor_count());
     for (uint32_t i = 0; i < manifest.tensor_count(); ++i) {
@@ -78,8 +77,8 @@ absl::Status TensorClasses::NameTensors(const RankClasses& trainers,
       }
     }
   }
-  for (uint32_t c = 0; c < trainers.size(); ++c) {
-    const Manifest& manifest = trainers.manifest(c);
+  for (uint32_t c = 0; c < senders.size(); ++c) {
+    const Manifest& manifest = senders.manifest(c);
     for (uint32_t i = 0; i < manifest.alias_count(); ++i) {
       names_.try_emplace(manifest.alias_name(i), numbers[c][manifest.alias_tensor(i)]);
     }
@@ -101,12 +100,12 @@ absl::string_view TensorClasses::Nearest(absl::string_view name) const {
   return nearest;
 }
 
-absl::Status TensorClasses::FindWanted(const RankClasses& workers,
+absl::Status TensorClasses::FindWanted(const RankClasses& receivers,
                                        std::vector<Numbers>& numbers) const {
-  for (uint32_t c = 0; c < workers.size(); ++c) {
-    const Manifest& manifest = workers.manifest(c);
+  for (uint32_t c = 0; c < receivers.size(); ++c) {
+    const Manifest& manifest = receivers.manifest(c);
     Numbers& own = numbers.emplace_back();
-    if (c > 0 && manifest.ListsTheSameTensors(workers.manifest(c - 1))) {
+    if (c > 0 && manifest.ListsTheSameTensors(receivers.manifest(c - 1))) {
       own = numbers[c - 1];
     } else {
       own.reserve(manifest.tensor_count());
@@ -114,7 +113,7 @@ absl::Status TensorClasses::FindWanted(const RankClasses& workers,
         const auto found = names_.find(manifest.tensor_name(i));
         own.push_back(found == names_.end() ? kUnknown : found->second);
       }
-      WAYBILL_RETURN_IF_ERROR(FindByAliases(manifest, workers.ranks(c).front(), own));
+      WAYBILL_RETURN_IF_ERROR(FindByAliases(manifest, receivers.ranks(c).front(), own));
     }
     for (uint32_t i = 0; i < manifest.shard_count(); ++i) {
       const uint32_t tensor = own[manifest.shard_tensor(i)];
@@ -123,7 +122,7 @@ absl::Status TensorClasses::FindWanted(const RankClasses& workers,
       if (IsEmpty(manifest, i)) continue;
       const std::string named =
           absl::StrCat("tensor \"", manifest.tensor_name(manifest.shard_tensor(i)), "\": worker ",
-                       workers.ranks(c).front());
+                       receivers.ranks(c).front());
       if (tensor == kUnknown) {
         std::string text = absl::StrCat(named, " wants ", ToString(manifest.shard(i).box),
                                         ", no trainer holds a tensor of that name");
@@ -143,9 +142,9 @@ absl::Status TensorClasses::FindWanted(const RankClasses& workers,
   return absl::OkStatus();
 }
 
-// Refuses a worker's tensor of several names by which the trainers mean several tensors: it is
+// Refuses a receiver's tensor of several names by which the senders mean several tensors: it is
 // received once.
-absl::Status TensorClasses::FindByAliases(const Manifest& manifest, uint32_t worker,
+absl::Status TensorClasses::FindByAliases(const Manifest& manifest, uint32_t receiver,
                                           Numbers& numbers) const {
   for (uint32_t i = 0; i < manifest.alias_count(); ++i) {
     const auto found = names_.find(manifest.alias_name(i));
@@ -154,7 +153,7 @@ absl::Status TensorClasses::FindByAliases(const Manifest& manifest, uint32_t wor
     if (number == kUnknown) number = found->second;
     if (number == found->second) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        "tensor \"", manifest.tensor_name(manifest.alias_tensor(i)), "\": worker ", worker,
+        "tensor \"", manifest.tensor_name(manifest.alias_tensor(i)), "\": worker ", receiver,
         " holds it and \"", manifest.alias_name(i),
         "\" in the same memory, the trainers hold two tensors of these names: leave one of them "
         "out, or tie them in the trainers"));
@@ -190,20 +189,20 @@ TensorClasses::Lists TensorClasses::MakeLists(const RankClasses& ranks,
   return lists;
 }
 
-size_t TensorClasses::HashOf(uint32_t tensor, const RankClasses& trainers,
-                             const RankClasses& workers) const {
+size_t TensorClasses::HashOf(uint32_t tensor, const RankClasses& senders,
+                             const RankClasses& receivers) const {
   size_t hash = absl::HashOf(shape(tensor));
   for (const Holding& h : held(tensor)) {
-    hash = absl::HashOf(hash, h.rank_class, trainers.manifest(h.rank_class).HashOfShard(h.shard));
+    hash = absl::HashOf(hash, h.rank_class, senders.manifest(h.rank_class).HashOfShard(h.shard));
   }
   for (const Holding& h : wanted(tensor)) {
-    hash = absl::HashOf(hash, h.rank_class, workers.manifest(h.rank_class).HashOfShard(h.shard));
+    hash = absl::HashOf(hash, h.rank_class, receivers.manifest(h.rank_class).HashOfShard(h.shard));
   }
   return hash;
 }
 
-bool TensorClasses::AreAlike(uint32_t a, uint32_t b, const RankClasses& trainers,
-                             const RankClasses& workers) const {
+bool TensorClasses::AreAlike(uint32_t a, uint32_t b, const RankClasses& senders,
+                             const RankClasses& receivers) const {
   const auto alike = [](absl::Span<const Holding> x, absl::Span<const Holding> y,
                         const RankClasses& ranks) {
     return std::equal(x.begin(), x.end(), y.begin(), y.end(),
@@ -212,17 +211,17 @@ bool TensorClasses::AreAlike(uint32_t a, uint32_t b, const RankClasses& trainers
                                ranks.manifest(i.rank_class).AreAlike(i.shard, j.shard);
                       });
   };
-  return shape(a) == shape(b) && alike(held(a), held(b), trainers) &&
-         alike(wanted(a), wanted(b), workers);
+  return shape(a) == shape(b) && alike(held(a), held(b), senders) &&
+         alike(wanted(a), wanted(b), receivers);
 }
 
-void TensorClasses::Classify(const RankClasses& trainers, const RankClasses& workers) {
+void TensorClasses::Classify(const RankClasses& senders, const RankClasses& receivers) {
   absl::flat_hash_map<size_t, std::vector<uint32_t>> known;  // Classes, by their tensors' hash.
   for (uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) {
     if (wanted(tensor).empty()) continue;
-    std::vector<uint32_t>& classes = known[HashOf(tensor, trainers, workers)];
+    std::vector<uint32_t>& classes = known[HashOf(tensor, senders, receivers)];
     const auto alike = std::find_if(classes.begin(), classes.end(), [&](uint32_t c) {
-      return AreAlike(first(c), tensor, trainers, workers);
+      return AreAlike(first(c), tensor, senders, receivers);
     });
     if (alike != classes.end()) {
       members_[*alike].push_back(tensor);
@@ -231,18 +230,18 @@ void TensorClasses::Classify(const RankClasses& trainers, const RankClasses& wor
     classes.push_back(size());
     members_.push_back({tensor});
   }
-  DivideAmongReplicas(trainers, workers);
+  DivideAmongReplicas(senders, receivers);
 }
 
-void TensorClasses::DivideAmongReplicas(const RankClasses& trainers, const RankClasses& workers) {
+void TensorClasses::DivideAmongReplicas(const RankClasses& senders, const RankClasses& receivers) {
   std::vector<std::vector<uint32_t>> divided;
   for (std::vector<uint32_t>& members : members_) {
     const auto wants = wanted(members.front());
     const bool plain = std::all_of(wants.begin(), wants.end(), [&](const Holding& h) {
-      return workers.manifest(h.rank_class).shard_format(h.shard).content == Content::kPlain;
+      return receivers.manifest(h.rank_class).shard_format(h.shard).content == Content::kPlain;
     });
     const size_t parts =
-        plain ? 1 : std::min(MostHolders(held(members.front()), trainers), members.size());
+        plain ? 1 : std::min(MostHolders(held(members.front()), senders), members.size());
     for (size_t p = 0; p < parts; ++p) {
       const auto at = [&](size_t part) {
         return members.begin() + static_cast<std::ptrdiff_t>(members.size() * part / parts);

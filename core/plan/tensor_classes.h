@@ -21,26 +21,26 @@ struct Holding {
   uint32_t shard = 0;
 };
 
-// The tensors that workers want, with the trainers' and the workers' shards of each. The layers of
-// a model are alike, and so are its experts: the tensors of one class have one shape, and their
+// The tensors that receivers want, with the senders' and the receivers' shards of each. The layers
+// of a model are alike, and so are its experts: the tensors of one class have one shape, and their
 // shards agree in everything but region and offset, shard by shard in the order of their lists.
-// Classes that some worker wants quantised are split into as many classes as there are replicas, so
-// that one set of replicas sends all parts of a class.
+// Classes that some receiver wants quantised are split into as many classes as there are replicas,
+// so that one set of replicas sends all parts of a class.
 //
 // Immutable; refers to both sides, which outlive it.
 class TensorClasses {
  public:
-  // kInvalidArgument: two trainers declare one tensor with different shapes; a worker wants one
-  // that no trainer declares, or with another shape.
-  static absl::StatusOr<TensorClasses> Build(const RankClasses& trainers,
-                                             const RankClasses& workers);
+  // kInvalidArgument: two senders declare one tensor with different shapes; a receiver wants one
+  // that no sender declares, or with another shape.
+  static absl::StatusOr<TensorClasses> Build(const RankClasses& senders,
+                                             const RankClasses& receivers);
 
   uint32_t size() const { return static_cast<uint32_t>(members_.size()); }
   // Returns the numbers of a class's tensors. The first one stands for the class.
   absl::Span<const uint32_t> members(uint32_t tensor_class) const { return members_[tensor_class]; }
   uint32_t first(uint32_t tensor_class) const { return members_[tensor_class].front(); }
 
-  // Tensors are numbered in the order in which the trainers declare them.
+  // Tensors are numbered in the order in which the senders declare them.
   absl::string_view name(uint32_t tensor) const { return tensors_[tensor].name; }
   absl::Span<const int64_t> shape(uint32_t tensor) const { return tensors_[tensor].shape; }
   // Return the shards that are not empty, by class of ranks and shard.
@@ -51,7 +51,7 @@ class TensorClasses {
   struct Tensor {
     absl::string_view name;
     absl::Span<const int64_t> shape;
-    uint32_t declared_by = 0;  // A trainer.
+    uint32_t declared_by = 0;  // A sender.
   };
   // A list for each tensor, one behind the other.
   struct Lists {
@@ -66,19 +66,19 @@ class TensorClasses {
   // The number of each tensor of a manifest, or kUnknown.
   using Numbers = std::vector<uint32_t>;
 
-  absl::Status NameTensors(const RankClasses& trainers, std::vector<Numbers>& numbers);
-  // Returns the trainers' tensor whose name ends most like `name`.
+  absl::Status NameTensors(const RankClasses& senders, std::vector<Numbers>& numbers);
+  // Returns the senders' tensor whose name ends most like `name`.
   absl::string_view Nearest(absl::string_view name) const;
-  absl::Status FindWanted(const RankClasses& workers, std::vector<Numbers>& numbers) const;
-  // Finds a worker's tensors by their aliases too. `numbers`: what was found by their names.
-  absl::Status FindByAliases(const Manifest& manifest, uint32_t worker, Numbers& numbers) const;
+  absl::Status FindWanted(const RankClasses& receivers, std::vector<Numbers>& numbers) const;
+  // Finds a receiver's tensors by their aliases too. `numbers`: what was found by their names.
+  absl::Status FindByAliases(const Manifest& manifest, uint32_t receiver, Numbers& numbers) const;
   static Lists MakeLists(const RankClasses& ranks, const std::vector<Numbers>& numbers,
                          uint32_t tensor_count, const Lists* wanted);
-  void Classify(const RankClasses& trainers, const RankClasses& workers);
-  void DivideAmongReplicas(const RankClasses& trainers, const RankClasses& workers);
-  size_t HashOf(uint32_t tensor, const RankClasses& trainers, const RankClasses& workers) const;
-  bool AreAlike(uint32_t a, uint32_t b, const RankClasses& trainers,
-                const RankClasses& workers) const;
+  void Classify(const RankClasses& senders, const RankClasses& receivers);
+  void DivideAmongReplicas(const RankClasses& senders, const RankClasses& receivers);
+  size_t HashOf(uint32_t tensor, const RankClasses& senders, const RankClasses& receivers) const;
+  bool AreAlike(uint32_t a, uint32_t b, const RankClasses& senders,
+                const RankClasses& receivers) const;
 
   absl::flat_hash_map<absl::string_view, uint32_t> names_;
   std::vector<Tensor> tensors_;

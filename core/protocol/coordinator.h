@@ -186,12 +186,6 @@ class Coordinator final {
     const World& workers;              // Those that are here.
     std::vector<Decision>& decisions;  // The last few.
 
-    // The plan counts as trainers whoever sends.
-    RankId SenderId(uint32_t sender) const {
-      if (!lender.empty()) return {Role::kWorker, sender, lender};
-      if (sender < plan.first_relay()) return {Role::kTrainer, sender};
-      return {Role::kWorker, sender - plan.first_relay(), name};
-    }
     bool IsSender(const RankId& id) const {
       return lender.empty() ? id.role == Role::kTrainer
                             : id.role == Role::kWorker && id.group == lender;
@@ -199,7 +193,7 @@ class Coordinator final {
     bool IsSender(const TermEnd& end) const { return end.relays || IsSender(end.id); }
     // Returns the number by which the other side knows that end.
     uint32_t NumberOf(const TermEnd& end) const {
-      return end.relays ? plan.first_relay() + end.id.rank : end.id.rank;
+      return end.relays ? plan.relay(end.id.rank) : end.id.rank;
     }
     bool IsMember(const RankId& id) const {
       return IsSender(id) || (id.role == Role::kWorker && id.group == name);
@@ -232,7 +226,8 @@ class Coordinator final {
     absl::Status last_loan_trouble;
     uint64_t plan_ticket = 0;  // Of the plan that is being made; 0: none.
     Plan plan;
-    Tables tables;  // Those of the last plan in which the trainers sent all.
+    std::vector<RankId> senders;  // As the plan numbers them.
+    Tables tables;                // Those of the last plan in which the trainers sent all.
     // The term's ends whose ranks have not gone since it was planned. What a rank says of a term is
     // heard only while its end is among them.
     std::set<TermEnd> ends;
@@ -381,6 +376,7 @@ class Coordinator final {
   // that are not here.
   absl::Time TermTime(const Group& group) const;
   void TryBeginTerm(Group& group, absl::Time now);
+  static std::vector<RankId> SendersOf(const Group& group);
   // Returns the ends that the plan gives its members; a worker's receiving end comes first.
   std::set<TermEnd> EndsOf(const Group& group);
   // Returns a plan with its tables. Those that are also in `earlier` are taken from there.

@@ -146,8 +146,8 @@ void Coordinator::BeginCatchingUp(Group& group, uint64_t version, absl::Time now
                                               IfLanesDie::kAbort, &group);
   group.catching_up = true;
   group.round->Begin(/*catch_up=*/true, /*continued=*/nullptr, now);
-  for (uint32_t s = 0; s < group.plan.trainer_count(); ++s) {
-    const Member* sender = members_.Find(group.SenderId(s));
+  for (uint32_t s = 0; s < group.plan.sender_count(); ++s) {
+    const Member* sender = members_.Find(group.senders[s]);
     if (sender != nullptr) group.round->OnPublish(sender->id, sender->held.attempt(), deadline);
   }
 }

@@ -38,7 +38,7 @@ void Coordinator::Group::CheckRest(uint32_t sender) { coordinator.CheckRest(*thi
 // A version that nobody can complete is given up at once, not when all else has arrived.
 void Coordinator::CheckRest(Group& group, uint32_t sender) {
   std::set<RankPair> lacking;
-  for (uint32_t w = 0; w < group.plan.worker_count(); ++w) lacking.insert({sender, w});
+  for (uint32_t w = 0; w < group.plan.receiver_count(); ++w) lacking.insert({sender, w});
   std::set<uint32_t> others = AllTrainers();
   others.erase(sender);
   actions_->Compute([this, name = group.name, update = group.round->update(), lacking,

@@ -73,11 +73,11 @@ void Coordinator::AddTraffic(const RankId& worker, proto::RankStatus& rank) cons
   const auto group = groups_.find(worker.group);
   if (group == groups_.end() || !group->second.lender.empty()) return;
   const Plan& plan = group->second.plan;
-  if (worker.rank >= plan.worker_count()) return;
+  if (worker.rank >= plan.receiver_count()) return;
   const std::vector<uint64_t> bytes = plan.bundles().BytesTo(worker.rank);
-  const auto first_relay = bytes.begin() + plan.first_relay();
-  rank.mutable_from_trainers()->Add(bytes.begin(), first_relay);
-  rank.mutable_from_workers()->Add(first_relay, bytes.end());
+  const auto relayed = bytes.begin() + plan.holder_count();
+  rank.mutable_from_trainers()->Add(bytes.begin(), relayed);
+  rank.mutable_from_workers()->Add(relayed, bytes.end());
 }
 
 // Those who have taken the place of a group's workers show nothing of what these have decided.
@@ -158,9 +158,9 @@ proto::StatusReply Coordinator::Status(const proto::StatusRequest& request) cons
       if (!group.IsMember(id)) continue;
       connected = connected || group.connected.contains({id});
       const bool sender = group.IsSender(id);
-      if (id.rank >= (sender ? group.plan.trainer_count() : group.plan.worker_count())) continue;
+      if (id.rank >= (sender ? group.plan.sender_count() : group.plan.receiver_count())) continue;
       planned_bytes +=
-          sender ? group.plan.trainer_bytes(id.rank) : group.plan.worker_bytes(id.rank);
+          sender ? group.plan.sender_bytes(id.rank) : group.plan.receiver_bytes(id.rank);
     }
     rank->set_planned_bytes(planned_bytes);
     if (request.traffic() && id.role == Role::kWorker) AddTraffic(id, *rank);

@@ -55,21 +55,22 @@ Coordinator::Planned Coordinator::EncodeTables(absl::StatusOr<Plan> plan, const 
   Planned planned{.plan = std::move(plan), .tables = {}};
   if (!planned.plan.ok()) return planned;
   const Plan& of = *planned.plan;
-  planned.tables.senders.resize(of.trainer_count());
-  planned.tables.workers.resize(of.worker_count());
+  planned.tables.senders.resize(of.sender_count());
+  planned.tables.workers.resize(of.receiver_count());
   const auto make = [](Table& table, const std::string& encoded, const std::vector<Table>& before,
                        uint32_t i) {
     table.digest = Sha256(encoded);
     const bool same = i < before.size() && before[i].digest == table.digest;
     table.bytes = same ? before[i].bytes : std::make_shared<const std::string>(Deflate(encoded));
   };
-  for_each(of.trainer_count() + of.worker_count(), [&](uint32_t i) {
-    if (i < of.trainer_count()) {
-      make(planned.tables.senders[i], EncodeRankPlan(of.TrainerBundles(i), of.TrainerExchange(i)),
+  for_each(of.sender_count() + of.receiver_count(), [&](uint32_t i) {
+    if (i < of.sender_count()) {
+      make(planned.tables.senders[i], EncodeRankPlan(of.SenderBundles(i), of.SenderExchange(i)),
            earlier.senders, i);
     } else {
-      const uint32_t w = i - of.trainer_count();
-      make(planned.tables.workers[w], EncodeRankPlan(of.WorkerBundles(w), {}), earlier.workers, w);
+      const uint32_t w = i - of.sender_count();
+      make(planned.tables.workers[w], EncodeRankPlan(of.ReceiverBundles(w), {}), earlier.workers,
+           w);
     }
   });
   return planned;
@@ -87,6 +88,18 @@ void Coordinator::BeginGathering(Group& group) {
   group.phase = Phase::kGathering;
   group.lanes_deadline = absl::InfiniteFuture();
   group.plan_ticket = 0;
+}
+
+std::vector<RankId> Coordinator::SendersOf(const Group& group) {
+  std::vector<RankId> senders;
+  for (uint32_t s = 0; s < group.plan.holder_count(); ++s) {
+    senders.push_back(group.lender.empty() ? RankId{Role::kTrainer, s}
+                                           : RankId{Role::kWorker, s, group.lender});
+  }
+  for (uint32_t r = 0; group.plan.relays() && r < group.plan.receiver_count(); ++r) {
+    senders.push_back({Role::kWorker, r, group.name});
+  }
+  return senders;
 }
 
 std::set<Coordinator::TermEnd> Coordinator::EndsOf(const Group& group) {
@@ -169,6 +182,7 @@ void Coordinator::OnPlanned(const std::string& name, uint64_t ticket, Planned pl
     return Advance(now);
   }
   group.plan = *std::move(plan);
+  group.senders = SendersOf(group);
   terms_.erase(group.epoch);
   group.epoch = ++last_epoch_;
   terms_[group.epoch] = &group;
@@ -217,24 +231,24 @@ void Coordinator::SendPlan(const Group& group, const TermEnd& end, const std::st
   plan->set_lender(group.lender);
   plan->set_lent_version(group.lent_version);
   plan->set_relay(end.relays);
-  plan->set_first_relay(group.plan.first_relay());
   plan->set_manifest_hash(members_.Find(end.id)->manifest_hash);
   plan->set_routes(table);
   std::set<RankPair> pairs;
-  const uint32_t peers = sender ? group.plan.worker_count() : group.plan.trainer_count();
+  const uint32_t peers = sender ? group.plan.receiver_count() : group.plan.sender_count();
   for (uint32_t peer = 0; peer < peers; ++peer) {
     const RankPair pair = sender ? RankPair{number, peer} : RankPair{peer, number};
-    if (group.plan.route_count(pair.trainer, pair.worker) > 0) pairs.insert(pair);
+    if (group.plan.route_count(pair.sender, pair.receiver) > 0) pairs.insert(pair);
   }
   for (const RankPair& pair : group.lanes) {
-    if ((sender ? pair.trainer : pair.worker) == number) pairs.insert(pair);
+    if ((sender ? pair.sender : pair.receiver) == number) pairs.insert(pair);
   }
   for (const RankPair& pair : pairs) {
-    EncodeLanes({.peer = sender ? pair.worker : pair.trainer,
-                 .lanes = members_.MakeLanes(group.SenderId(pair.trainer),
-                                             {Role::kWorker, pair.worker, group.name}),
+    const RankId receiver = {Role::kWorker, pair.receiver, group.name};
+    EncodeLanes({.peer = sender ? pair.receiver : pair.sender,
+                 .id = sender ? receiver : group.senders[pair.sender],
+                 .lanes = members_.MakeLanes(group.senders[pair.sender], receiver),
                  .kept = group.lanes.contains(pair),
-                 .first_ledger_entry = group.plan.first_ledger_entry(pair.trainer, pair.worker)},
+                 .first_ledger_entry = group.plan.first_ledger_entry(pair.sender, pair.receiver)},
                 plan->add_lanes());
   }
   ToRank(end.id, std::move(message));
@@ -243,8 +257,8 @@ void Coordinator::SendPlan(const Group& group, const TermEnd& end, const std::st
 // Those by which workers relay are opened again in each term.
 void Coordinator::NoteLanes(Group& group) {
   if (!group.lender.empty() || group.nics_changed) return;  // These end with the term.
-  for (uint32_t t = 0; t < group.plan.first_relay(); ++t) {
-    for (uint32_t w = 0; w < group.plan.worker_count(); ++w) {
+  for (uint32_t t = 0; t < group.plan.holder_count(); ++t) {
+    for (uint32_t w = 0; w < group.plan.receiver_count(); ++w) {
       if (group.plan.route_count(t, w) > 0) group.lanes.insert({t, w});
     }
   }
@@ -253,7 +267,7 @@ void Coordinator::NoteLanes(Group& group) {
 void Coordinator::Group::ForgetLanesOf(const RankId& id) {
   if (id.role == Role::kWorker && id.group != name) return;
   std::erase_if(lanes, [&](const RankPair& pair) {
-    return (id.role == Role::kTrainer ? pair.trainer : pair.worker) == id.rank;
+    return (id.role == Role::kTrainer ? pair.sender : pair.receiver) == id.rank;
   });
 }
 
@@ -370,7 +384,7 @@ void Coordinator::OnLaneFailed(const Member& member, const proto::LaneFailed& fa
   const uint32_t number = group->NumberOf(end);
   if (failed.co_owner() && !sender) return;
   const bool peer_is_sender = sender == failed.co_owner();
-  const uint32_t peers = peer_is_sender ? group->plan.trainer_count() : group->plan.worker_count();
+  const uint32_t peers = peer_is_sender ? group->plan.sender_count() : group->plan.receiver_count();
   if (failed.peer() >= peers) return;
   const absl::Status status = DecodeError(failed.error());
   if (!failed.co_owner()) {
@@ -384,11 +398,11 @@ void Coordinator::OnLaneFailed(const Member& member, const proto::LaneFailed& fa
   }
   if (group->round == nullptr) return;
   if (failed.co_owner()) {
-    group->round->OnCoOwnerLost(member.id, group->SenderId(failed.peer()), status);
+    group->round->OnCoOwnerLost(member.id, group->senders[failed.peer()], status);
   } else if (sender) {
-    group->round->OnLaneFailed(group->SenderId(number), failed.peer(), status);
+    group->round->OnLaneFailed(group->senders[number], failed.peer(), status);
   } else {
-    group->round->OnLaneFailed(group->SenderId(failed.peer()), number, status);
+    group->round->OnLaneFailed(group->senders[failed.peer()], number, status);
   }
 }
 

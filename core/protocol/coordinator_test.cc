@@ -2616,11 +2616,12 @@ TEST_F(RelaysTest, AWorkerLearnsWhatItReceivesAndThenWhatItRelays) {
     ASSERT_EQ(plans.size(), 2u);
     EXPECT_FALSE(plans[0].relay());
     EXPECT_TRUE(plans[1].relay());
-    EXPECT_EQ(plans[0].first_relay(), 2u);
     // From a trainer and from the other worker; to the other worker.
     const bool first = worker == kWorker[0];
     ASSERT_EQ(plans[0].lanes_size(), 2);
     EXPECT_EQ(plans[0].lanes(1).peer(), first ? 3u : 2u);
+    EXPECT_EQ(plans[0].lanes(1).role(), static_cast<uint32_t>(Role::kWorker));
+    EXPECT_EQ(plans[0].lanes(1).rank(), first ? 1u : 0u);
     ASSERT_EQ(plans[1].lanes_size(), 1);
     EXPECT_EQ(plans[1].lanes(0).peer(), first ? 1u : 0u);
   }
@@ -2719,7 +2720,6 @@ TEST_F(RelaysTest, IfALaneDiesNothingMoreIsRelayedAndTheTrainersBringTheRest) {
   EXPECT_NE(epoch_, before);
   const proto::Plan& plan = Last(kWorker[1], Kind::kPlan)->plan();
   EXPECT_FALSE(plan.relay());
-  EXPECT_EQ(plan.first_relay(), 2u);
   EXPECT_FALSE(Last(kWorker[0], Kind::kPlan)->plan().relay());
   OfferIn("all");
   ConnectIn("all");

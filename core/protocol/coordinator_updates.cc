@@ -696,9 +696,9 @@ UpdateId Coordinator::NextUpdate(Group& group, uint64_t version) {
 
 RoundMembers Coordinator::MembersOfRound(const Group& group, uint64_t version) {
   RoundMembers members;
-  for (uint32_t s = 0; s < group.plan.trainer_count(); ++s) {
-    members.senders.push_back(group.SenderId(s));
-    if (members_.Find(members.senders.back()) == nullptr) members.absent.insert(s);
+  members.senders = group.senders;
+  for (uint32_t s = 0; s < group.senders.size(); ++s) {
+    if (members_.Find(group.senders[s]) == nullptr) members.absent.insert(s);
   }
   for (const auto& [rank, worker] : group.workers.here) {
     if (NewestVersion(*worker) < version) members.workers.insert(rank);
@@ -722,8 +722,8 @@ void Coordinator::BeginRound(Group& group, Publication& publication, absl::Time 
   for (const auto& [trainer, publish] : publication.publishes) {
     group.round->OnPublish({Role::kTrainer, trainer}, publish.attempt, publish.deadline);
   }
-  for (uint32_t s = group.plan.first_relay(); s < group.plan.trainer_count(); ++s) {
-    group.round->OnPublish(group.SenderId(s), /*attempt=*/0, publication.deadline);
+  for (uint32_t s = group.plan.holder_count(); s < group.plan.sender_count(); ++s) {
+    group.round->OnPublish(group.senders[s], /*attempt=*/0, publication.deadline);
   }
 }
 
@@ -786,10 +786,9 @@ void Coordinator::TellRenewal(const Group& group, const Member& member, const pr
   renewed->set_worker(member.id.rank);
   renewed->set_buffer_index(ready.buffer_index());
   *renewed->mutable_buffer() = ready.buffer();
-  for (uint32_t sender = 0; sender < group.plan.trainer_count(); ++sender) {
+  for (uint32_t sender = 0; sender < group.plan.sender_count(); ++sender) {
     if (group.plan.route_count(sender, member.id.rank) == 0) continue;
-    const RankId id = group.SenderId(sender);
-    ToRank(id, message);
+    ToRank(group.senders[sender], message);
   }
 }
 

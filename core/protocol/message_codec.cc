@@ -69,12 +69,15 @@ proto::Round EncodeRound(const UpdateId& update) {
 
 void EncodeLanes(const PeerLanes& lanes, proto::PeerLanes* out) {
   out->set_peer(lanes.peer);
+  out->set_role(static_cast<uint32_t>(lanes.id.role));
+  out->set_rank(lanes.id.rank);
+  out->set_group(lanes.id.group);
   out->set_kept(lanes.kept);
   out->set_first_ledger_entry(lanes.first_ledger_entry);
   for (const LanePath& lane : lanes.lanes) {
     proto::LanePath* path = out->add_lanes();
-    path->set_trainer_nic(lane.trainer_nic);
-    path->set_worker_nic(lane.worker_nic);
+    path->set_sender_nic(lane.sender_nic);
+    path->set_receiver_nic(lane.receiver_nic);
     path->set_bytes_per_second(lane.bytes_per_second);
   }
 }
@@ -84,10 +87,11 @@ std::vector<PeerLanes> DecodeLanes(const proto::Plan& plan) {
   for (const proto::PeerLanes& of_peer : plan.lanes()) {
     PeerLanes& decoded = lanes.emplace_back();
     decoded.peer = of_peer.peer();
+    decoded.id = {static_cast<Role>(of_peer.role()), of_peer.rank(), of_peer.group()};
     decoded.kept = of_peer.kept();
     decoded.first_ledger_entry = of_peer.first_ledger_entry();
     for (const proto::LanePath& path : of_peer.lanes()) {
-      decoded.lanes.push_back({path.trainer_nic(), path.worker_nic(), path.bytes_per_second()});
+      decoded.lanes.push_back({path.sender_nic(), path.receiver_nic(), path.bytes_per_second()});
     }
   }
   return lanes;

@@ -282,7 +282,6 @@ void RankSession::OnPlan(const proto::Plan& plan) {
                            .routes = *std::move(routes),
                            .hash = plan.plan_hash(),
                            .lanes = {.tag = static_cast<uint32_t>(plan.epoch()) & kSequenceMask,
-                                     .senders = {plan.first_relay(), plan.lender()},
                                      .peers = DecodeLanes(plan)}})
           : routes.status();
   if (!offers.ok()) {

@@ -271,8 +271,8 @@ void TrainerSession::FinishSent(size_t index, const absl::Status& status) {
         .status = status});
 }
 
-// The next controller does not know what this one has given up. Asked by a trainer that has not heard
-// of it, it would commit a version that this trainer's user takes for failed.
+// The next controller does not know what this one has given up. Asked by a trainer that has not
+// heard of it, it would commit a version that this trainer's user takes for failed.
 void TrainerSession::NoteOutcome(uint64_t version, bool committed) {
   if (committed) {
     committed_version_ = std::max(committed_version_, version);

@@ -60,30 +60,17 @@ struct LaneOffer {
 
 // The lanes to one peer, as the plan has them.
 struct PeerLanes {
-  uint32_t peer = 0;
+  uint32_t peer = 0;  // Its number in the plan.
+  RankId id;          // Who that is.
   std::vector<LanePath> lanes;
   bool kept = false;                // They are there since an earlier term, and go on.
   uint32_t first_ledger_entry = 0;  // The place of the sender's first route in the worker's ledger.
-};
-
-// Who sends in a term, by number.
-struct Senders {
-  // Those from this number on are workers of the group, which relay.
-  uint32_t first_relay = ~uint32_t{0};
-  std::string lender = {};  // The group whose workers send; empty: the trainers do.
-
-  RankId At(uint32_t number) const {
-    if (!lender.empty()) return {Role::kWorker, number, lender};
-    return number < first_relay ? RankId{Role::kTrainer, number}
-                                : RankId{Role::kWorker, number - first_relay};
-  }
 };
 
 // The lanes of a term, as one of its ranks has them.
 struct TermLanes {
   // Tells the term from earlier ones of the same lanes: 28 bits.
   uint32_t tag = 0;
-  Senders senders;
   // Every peer with a route. One without a route is named if its lanes are kept for a later term.
   std::vector<PeerLanes> peers;
 };

@@ -37,13 +37,13 @@ UpdateRound::UpdateRound(const UpdateId& update, RoundMembers members, bool dige
       deadline_(deadline),
       actions_(actions),
       senders_(members.senders.size()),
-      first_relay_(plan.first_relay()),
       workers_(std::move(members.workers)),
       unsettled_(workers_),
       if_lanes_die_(if_lanes_die) {
   for (uint32_t s = 0; s < senders_.size(); ++s) {
     Sender& sender = senders_[s];
     sender.id = std::move(members.senders[s]);
+    numbers_[sender.id] = s;
     sender.gone = members.absent.contains(s);
     for (const uint32_t worker : workers_) {
       if (plan.route_count(s, worker) == 0) continue;
@@ -52,7 +52,7 @@ UpdateRound::UpdateRound(const UpdateId& update, RoundMembers members, bool dige
     }
     sender.unready = sender.workers.size();
     sender.trades = plan.trades(s);
-    sender.relays = s >= plan.first_relay();
+    sender.relays = s >= plan.holder_count();
   }
 }
 
@@ -73,12 +73,8 @@ void UpdateRound::Begin(bool catch_up, const UpdateId* continued, absl::Time now
 }
 
 const UpdateRound::Sender* UpdateRound::Find(const RankId& id) const {
-  // Trainers, and workers that lend, are first and by rank; those that relay come after them.
-  const auto at = [&](size_t number) {
-    return number < senders_.size() && senders_[number].id == id ? &senders_[number] : nullptr;
-  };
-  const Sender* first = at(id.rank);
-  return first != nullptr ? first : at(first_relay_ + id.rank);
+  const auto number = numbers_.find(id);
+  return number == numbers_.end() ? nullptr : &senders_[number->second];
 }
 
 bool UpdateRound::IsAwaited(const RankId& sender) const {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/base/rank_id.h"
@@ -200,8 +201,8 @@ class UpdateRound {
   absl::Time deadline_;
   RoundActions* const actions_;
   State state_ = State::kPreparing;
-  std::vector<Sender> senders_;  // Those that relay come last.
-  const size_t first_relay_;
+  std::vector<Sender> senders_;                  // Those that relay come last.
+  absl::flat_hash_map<RankId, size_t> numbers_;  // Of the senders.
   const std::set<uint32_t> workers_;
   std::map<uint32_t, std::vector<uint32_t>> senders_of_;  // Whose routes go to each worker.
   std::map<uint32_t, proto::Ready> ready_;

@@ -66,7 +66,7 @@ Port* Fabrics::NicPort(Kind kind, Role role, uint32_t rank, uint32_t nic) {
 }
 
 std::vector<Port*> Fabrics::Path(Role sender_role, uint32_t sender, uint32_t sender_nic,
-                                 uint32_t worker, uint32_t worker_nic) {
+                                 uint32_t worker, uint32_t receiver_nic) {
   const Machine& from = machine(sender_role);
   const Machine& to = hardware_.workers;
   if (hardware_.one_host) {
@@ -92,7 +92,7 @@ std::vector<Port*> Fabrics::Path(Role sender_role, uint32_t sender, uint32_t sen
       path.push_back(Find(Kind::kDownlink, Role::kWorker, to_rack, 0, rack_rate(to)));
     }
   }
-  path.push_back(NicPort(Kind::kIngress, Role::kWorker, worker, worker_nic));
+  path.push_back(NicPort(Kind::kIngress, Role::kWorker, worker, receiver_nic));
   if (to.memory == MemoryPlace::kGpu) {
     path.push_back(Find(Kind::kPcie, Role::kWorker, worker, 0, to.pcie));
   }

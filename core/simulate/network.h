@@ -75,7 +75,7 @@ class Fabrics {
   // The path from a NIC of a trainer, or of a worker that relays, to one of a worker. A rank's NICs
   // are counted from 0.
   std::vector<Port*> Path(Role sender_role, uint32_t sender, uint32_t sender_nic, uint32_t worker,
-                          uint32_t worker_nic);
+                          uint32_t receiver_nic);
   // Sends a message; `lane` tells the lanes of its first port apart.
   void Send(uint64_t lane, Message message);
 

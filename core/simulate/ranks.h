@@ -55,8 +55,8 @@ class SendingRank final : public TrainerHost, public ControlPlane::Endpoint {
 
  private:
   struct Lane {
-    uint32_t trainer_nic = 0;
-    uint32_t worker_nic = 0;
+    uint32_t sender_nic = 0;
+    uint32_t receiver_nic = 0;
     std::vector<Port*> path;
   };
   struct Peer {

@@ -114,11 +114,11 @@ absl::StatusOr<proto::Offers> SendingRank::SetPlan(TermPlan plan) {
     peer.paths = peer_lanes.lanes;
     for (const LanePath& path : peer_lanes.lanes) {
       Lane& lane = peer.lanes.emplace_back();
-      lane.trainer_nic = NumberOf(path.trainer_nic);
-      lane.worker_nic = NumberOf(path.worker_nic);
+      lane.sender_nic = NumberOf(path.sender_nic);
+      lane.receiver_nic = NumberOf(path.receiver_nic);
       if (world_.carrier() == Carrier::kNics) {
-        lane.path = world_.fabrics.Path(Role::kTrainer, rank_, lane.trainer_nic, pair->worker,
-                                        lane.worker_nic);
+        lane.path = world_.fabrics.Path(Role::kTrainer, rank_, lane.sender_nic, pair->worker,
+                                        lane.receiver_nic);
       }
       proto::Lane* offer = offers.add_lanes();
       offer->set_peer(pair->worker);

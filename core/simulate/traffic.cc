@@ -13,7 +13,7 @@ namespace {
 
 void AddRoutes(const RouteTable& routes, std::map<uint32_t, PairTraffic>& by_worker) {
   for (uint32_t r = 0; r < routes.size(); ++r) {
-    PairTraffic& pair = by_worker[routes.worker(r)];
+    PairTraffic& pair = by_worker[routes.receiver(r)];
     ++pair.routes;
     if (routes.witness(r)) continue;
     const RouteShape shape = routes.shape(r);
@@ -42,7 +42,7 @@ void CountWrites(const RouteTable& routes, std::map<uint32_t, PairTraffic>& by_w
     writes.clear();
     AppendWrites(
         routes, list, chunk, [&](uint32_t route) { return IsDirect(routes, route); }, writes);
-    by_worker[chunk.worker].writes += writes.size();
+    by_worker[chunk.receiver].writes += writes.size();
   }
 }
 
@@ -81,21 +81,21 @@ Traffic TrafficOf(const Plan& plan, std::vector<uint64_t> trainer_held_bytes,
   Traffic traffic;
   traffic.trainer_held_bytes = std::move(trainer_held_bytes);
   traffic.worker_held_bytes = std::move(worker_held_bytes);
-  for (uint32_t t = 0; t < plan.trainer_count(); ++t) {
-    const RouteTable routes = plan.TrainerRoutes(t);
+  for (uint32_t t = 0; t < plan.sender_count(); ++t) {
+    const RouteTable routes = plan.SenderRoutes(t);
     std::map<uint32_t, PairTraffic> by_worker;
     AddRoutes(routes, by_worker);
     CountWrites(routes, by_worker);
     for (auto& [worker, pair] : by_worker) {
       if (pair.bytes == 0) continue;
-      const bool relayed = t >= plan.first_relay();
-      pair.trainer = relayed ? t - plan.first_relay() : t;
+      const bool relayed = t >= plan.holder_count();
+      pair.trainer = relayed ? t - plan.holder_count() : t;
       pair.worker = worker;
       (relayed ? traffic.relays : traffic.pairs).push_back(pair);
     }
   }
   for (uint32_t t = 0; plan.quantises() && t < traffic.trainers(); ++t) {
-    const Exchange exchange = plan.TrainerExchange(t);
+    const Exchange exchange = plan.SenderExchange(t);
     for (const MaximaMessage& message : exchange.outgoing) {
       if (!message.into.empty()) continue;
       ++traffic.maxima_messages;

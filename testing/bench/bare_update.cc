@@ -82,8 +82,8 @@ class BareUpdate {
     }
     WAYBILL_ASSIGN_OR_RETURN(const Plan plan,
                              MakePlan(PointersTo(trainers), PointersTo(workers), {}));
-    for (uint32_t t = 0; t < options_.trainers; ++t) Add(plan.TrainerRoutes(t), trainers_);
-    for (uint32_t w = 0; w < options_.workers; ++w) Add(plan.WorkerRoutes(w), workers_);
+    for (uint32_t t = 0; t < options_.trainers; ++t) Add(plan.SenderRoutes(t), trainers_);
+    for (uint32_t w = 0; w < options_.workers; ++w) Add(plan.ReceiverRoutes(w), workers_);
     update_bytes_ = plan.total_bytes();
     return absl::OkStatus();
   }
@@ -134,7 +134,7 @@ class BareUpdate {
   }
 
   std::byte* Destination(const RouteTable& routes, uint32_t route) const {
-    return buffers_[routes.worker(route)].data() + routes.destination_offset(route);
+    return buffers_[routes.receiver(route)].data() + routes.destination_offset(route);
   }
 
   void Store(const Rank& trainer, Digests digests) {
@@ -142,7 +142,7 @@ class BareUpdate {
     for (const Piece& piece : trainer.chunks.pieces) {
       const RouteTable& routes = trainer.routes;
       const std::byte* source =
-          weights_[routes.trainer(piece.route)].data() + routes.source_offset(piece.route);
+          weights_[routes.sender(piece.route)].data() + routes.source_offset(piece.route);
       sum += StageInPlace(routes.shape(piece.route), source, piece.begin, piece.end,
                           Destination(routes, piece.route), digests);
     }

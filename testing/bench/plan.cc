@@ -283,13 +283,13 @@ absl::Status LoseOne(const Case& c) {
   const double whole_seconds = SecondsOf([&] { whole = MakePlan(job.Trainers(), job.Workers()); });
   WAYBILL_RETURN_IF_ERROR(whole.status());
   uint32_t other_senders = 0, other_workers = 0;
-  for (uint32_t t = 1; t < plan.trainer_count(); ++t) {
+  for (uint32_t t = 1; t < plan.sender_count(); ++t) {
     other_senders +=
-        EncodeRankPlan(whole->TrainerBundles(t), {}) != EncodeRankPlan(plan.TrainerBundles(t), {});
+        EncodeRankPlan(whole->SenderBundles(t), {}) != EncodeRankPlan(plan.SenderBundles(t), {});
   }
-  for (uint32_t w = 0; w < plan.worker_count(); ++w) {
-    other_workers +=
-        EncodeRankPlan(whole->WorkerBundles(w), {}) != EncodeRankPlan(plan.WorkerBundles(w), {});
+  for (uint32_t w = 0; w < plan.receiver_count(); ++w) {
+    other_workers += EncodeRankPlan(whole->ReceiverBundles(w), {}) !=
+                     EncodeRankPlan(plan.ReceiverBundles(w), {});
   }
   std::cout << absl::StrFormat(
       "%-50s %8.3f s (0.1) for what it had not sent, %.3f s for the whole plan without it, in "

@@ -43,7 +43,7 @@ uint64_t AllocationsOfUpdate(Cluster& cluster, uint32_t trainers, uint64_t versi
   while (!is_over() && SteadyNow() < deadline) cluster.Step();
   const uint64_t allocations = EndCountingAllocations();
   EXPECT_TRUE(is_over());
-  EXPECT_EQ(cluster.worker_events(0).back().kind, WorkerEvent::Kind::kArrived);
+  EXPECT_EQ(cluster.worker_events(0).back().kind, ReceiverEvent::Kind::kArrived);
   EXPECT_EQ(cluster.Commit().message(), "");
   EXPECT_TRUE(cluster.Shows(0, version));
   return allocations;

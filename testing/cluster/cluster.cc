@@ -49,13 +49,13 @@ Cluster::Cluster(const ClusterOptions& options, const MakeFabric& make_fabric)
     rank.fabric_events.reserve(256);
     rank.memory = options.trainer_memory->Allocate(rank.manifest.region_bytes(0));
     rank.fabric = make_fabric(absl::StrCat("trainer ", t));
-    TrainerEngineOptions engine = options.trainer;
+    SenderEngineOptions engine = options.trainer;
     if (options.direct) engine.direct_run_bytes = 1;
     rank.staging = *StagingArea::Create(rank.fabric.get(), engine);
     if (options.direct) rank.staging->AddSource(rank.memory, "weights");
     rank.engine =
-        TrainerEngine::Create(rank.fabric.get(), rank.staging.get(),
-                              [&rank](const TrainerEvent& event) { rank.events.push_back(event); });
+        SenderEngine::Create(rank.fabric.get(), rank.staging.get(),
+                             [&rank](const SenderEvent& event) { rank.events.push_back(event); });
   }
   for (uint32_t w = 0; w < options.workers; ++w) {
     WorkerRank& rank = workers_[w];
@@ -68,13 +68,13 @@ Cluster::Cluster(const ClusterOptions& options, const MakeFabric& make_fabric)
       user_regions.push_back(options.worker_memory->Allocate(filler.size()));
       options.worker_memory->Write(user_regions.back(), filler.data());
     }
-    rank.engine =
-        *WorkerEngine::Create(rank.fabric.get(), rank.manifest, user_regions,
-                              {.mode = options.mode,
-                               .arena_gpu = options.arena_gpu,
-                               .verify_threads = options.verify_threads,
-                               .chunk_bytes = options.trainer.chunk_bytes},
-                              [&rank](const WorkerEvent& event) { rank.events.push_back(event); });
+    rank.engine = *ReceiverEngine::Create(
+        rank.fabric.get(), rank.manifest, user_regions,
+        {.mode = options.mode,
+         .arena_gpu = options.arena_gpu,
+         .verify_threads = options.verify_threads,
+         .chunk_bytes = options.trainer.chunk_bytes},
+        [&rank](const ReceiverEvent& event) { rank.events.push_back(event); });
   }
 }
 
@@ -84,12 +84,12 @@ Cluster::~Cluster() {
 
 absl::Status Cluster::FirstFailure() const {
   for (const TrainerRank& rank : trainers_) {
-    for (const TrainerEvent& event : rank.events) {
+    for (const SenderEvent& event : rank.events) {
       if (!event.status.ok()) return event.status;
     }
   }
   for (const WorkerRank& rank : workers_) {
-    for (const WorkerEvent& event : rank.events) {
+    for (const ReceiverEvent& event : rank.events) {
       if (!event.status.ok()) return event.status;
     }
   }
@@ -131,15 +131,16 @@ bool Cluster::StepUntil(const std::function<bool()>& done) {
   return false;
 }
 
-TermLanes Cluster::LanesTo(size_t peers, const std::function<RankPair(uint32_t peer)>& pair_with,
+TermLanes Cluster::LanesTo(Role role, size_t peers, const std::function<RankPair(uint32_t peer)>& pair_with,
                            const Keeps& keeps) const {
   TermLanes lanes{.tag = term_};
   for (uint32_t i = 0; i < peers; ++i) {
-    const auto [trainer, worker] = pair_with(i);
+    const auto [sender, receiver] = pair_with(i);
     lanes.peers.push_back({.peer = i,
+                           .id = {role, i},
                            .lanes = std::vector<LanePath>(options_.lanes),
-                           .kept = keeps(trainer, worker),
-                           .first_ledger_entry = plan_.first_ledger_entry(trainer, worker)});
+                           .kept = keeps(sender, receiver),
+                           .first_ledger_entry = plan_.first_ledger_entry(sender, receiver)});
   }
   return lanes;
 }
@@ -153,8 +154,8 @@ absl::Status Cluster::Connect(const Keeps& keeps) {
   tables_ = MakeTables(plan_);
   std::vector<Exchange> exchanges = tables_.exchanges;
   if (options_.spoil_exchanges) options_.spoil_exchanges(exchanges);
-  std::vector<std::vector<WorkerAddress>> worker_addresses(trainers_.size());
-  std::vector<std::vector<TrainerAddress>> trainer_addresses(workers_.size());
+  std::vector<std::vector<ReceiverAddress>> worker_addresses(trainers_.size());
+  std::vector<std::vector<SenderAddress>> trainer_addresses(workers_.size());
   std::vector<std::vector<CoOwnerAddress>> co_owners(trainers_.size());
   for (uint32_t t = 0; t < trainers_.size(); ++t) {
     TrainerRank& rank = trainers_[t];
@@ -162,11 +163,11 @@ absl::Status Cluster::Connect(const Keeps& keeps) {
     WAYBILL_ASSIGN_OR_RETURN(
         const auto offers,
         rank.engine->SetPlan(
-            {tables_.trainers[t], exchanges[t]}, {rank.memory},
-            LanesTo(workers_.size(), [&](uint32_t w) { return RankPair{t, w}; }, keeps)));
+            {tables_.senders[t], exchanges[t]}, {rank.memory},
+            LanesTo(Role::kWorker, workers_.size(), [&](uint32_t w) { return RankPair{t, w}; }, keeps)));
     for (const LaneOffer& offer : offers.lanes) {
       auto& peers = trainer_addresses[offer.peer];
-      if (peers.empty() || peers.back().trainer != t) peers.push_back({t, {}});
+      if (peers.empty() || peers.back().sender != t) peers.push_back({t, {}});
       peers.back().lane_addresses.push_back(offer.address);
     }
     for (const LaneOffer& offer : offers.co_owners) {
@@ -178,12 +179,12 @@ absl::Status Cluster::Connect(const Keeps& keeps) {
     WAYBILL_ASSIGN_OR_RETURN(
         const auto offers,
         workers_[w].engine->SetPlan(
-            tables_.workers[w], plan_.hash(),
-            LanesTo(trainers_.size(), [&](uint32_t t) { return RankPair{t, w}; }, keeps)));
+            tables_.receivers[w], plan_.hash(),
+            LanesTo(Role::kTrainer, trainers_.size(), [&](uint32_t t) { return RankPair{t, w}; }, keeps)));
     WAYBILL_ASSIGN_OR_RETURN(const auto buffers, workers_[w].engine->Describe());
     for (const LaneOffer& offer : offers) {
       auto& peers = worker_addresses[offer.peer];
-      if (peers.empty() || peers.back().worker != w) peers.push_back({w, {}, buffers});
+      if (peers.empty() || peers.back().receiver != w) peers.push_back({w, {}, buffers});
       peers.back().lane_addresses.push_back(offer.address);
     }
   }
@@ -230,12 +231,12 @@ absl::Status Cluster::Abandon(uint64_t version) {
 }
 
 std::vector<StartTarget> Cluster::TargetsOf(uint32_t t) const {
-  const RouteTable& routes = tables_.trainers[t];
+  const RouteTable& routes = tables_.senders[t];
   std::set<uint32_t> targeted;
-  for (uint32_t r = 0; r < routes.size(); ++r) targeted.insert(routes.worker(r));
+  for (uint32_t r = 0; r < routes.size(); ++r) targeted.insert(routes.receiver(r));
   std::vector<StartTarget> targets;
   for (const uint32_t w : targeted) {
-    const WorkerEvent& ready = workers_[w].events.front();
+    const ReceiverEvent& ready = workers_[w].events.front();
     targets.push_back({w, ready.buffer_index, ready.address.generation});
   }
   return targets;
@@ -245,7 +246,7 @@ absl::Status Cluster::Start(uint32_t t) {
   const std::vector<StartTarget> targets = TargetsOf(t);
   for (const StartTarget& target : targets) {
     WAYBILL_RETURN_IF_ERROR(trainers_[t].engine->SetBufferAddress(
-        target.worker, target.buffer_index, workers_[target.worker].events.front().address));
+        target.receiver, target.buffer_index, workers_[target.receiver].events.front().address));
   }
   return trainers_[t].engine->Start(update_, options_.digests, targets);
 }
@@ -271,7 +272,7 @@ absl::Status Cluster::Commit() {
   for (WorkerRank& rank : workers_) rank.engine->Commit(update_);
   const bool shown = StepUntil([&] {
     for (const WorkerRank& rank : workers_) {
-      if (rank.events.back().kind != WorkerEvent::Kind::kShown) return false;
+      if (rank.events.back().kind != ReceiverEvent::Kind::kShown) return false;
     }
     return true;
   });
@@ -294,7 +295,7 @@ bool Cluster::UntilStopped() {
   return StepUntil([&] {
     for (const TrainerRank& rank : trainers_) {
       if (rank.engine == nullptr) continue;
-      if (rank.events.empty() || rank.events.back().kind != TrainerEvent::Kind::kStopped) {
+      if (rank.events.empty() || rank.events.back().kind != SenderEvent::Kind::kStopped) {
         return false;
       }
     }

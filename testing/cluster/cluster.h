@@ -15,8 +15,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "core/engine/trainer_engine.h"
-#include "core/engine/worker_engine.h"
+#include "core/engine/receiver_engine.h"
+#include "core/engine/sender_engine.h"
 #include "core/fabric/fabric.h"
 #include "core/plan/plan.h"
 #include "core/plan/rest.h"
@@ -47,7 +47,7 @@ struct ClusterOptions {
       arena_gpu;  // The workers' buffers are that GPU's, as `worker_memory` reads it.
   std::shared_ptr<ClusterMemory> trainer_memory = MakeHostMemory();
   std::shared_ptr<ClusterMemory> worker_memory = MakeHostMemory();
-  TrainerEngineOptions trainer = {
+  SenderEngineOptions trainer = {
       .ring_bytes = 64 << 10, .chunk_bytes = 8 << 10, .stage_threads = 0};
   uint32_t verify_threads = 0;
   uint32_t lanes = 1;   // From each trainer to each worker.
@@ -100,16 +100,16 @@ class Cluster {
   // Runs until `done` returns true, or until nothing moves any more.
   bool StepUntil(const std::function<bool()>& done);
 
-  WorkerEngine& worker(uint32_t w) { return *workers_[w].engine; }
-  TrainerEngine& trainer(uint32_t t) { return *trainers_[t].engine; }
+  ReceiverEngine& worker(uint32_t w) { return *workers_[w].engine; }
+  SenderEngine& trainer(uint32_t t) { return *trainers_[t].engine; }
   StagingArea& staging(uint32_t t) { return *trainers_[t].staging; }
   Fabric& worker_fabric(uint32_t w) { return *workers_[w].fabric; }
   Fabric& trainer_fabric(uint32_t t) { return *trainers_[t].fabric; }
   const Plan& plan() const { return plan_; }
   const PlanTables& tables() const { return tables_; }
   const Manifest& worker_manifest(uint32_t w) const { return workers_[w].manifest; }
-  std::vector<TrainerEvent>& trainer_events(uint32_t t) { return trainers_[t].events; }
-  std::vector<WorkerEvent>& worker_events(uint32_t w) { return workers_[w].events; }
+  std::vector<SenderEvent>& trainer_events(uint32_t t) { return trainers_[t].events; }
+  std::vector<ReceiverEvent>& worker_events(uint32_t w) { return workers_[w].events; }
   const UpdateId& update() const { return update_; }  // The latest update.
   absl::Time& now() { return now_; }
   void KillTrainer(uint32_t t);
@@ -120,16 +120,16 @@ class Cluster {
     MemorySpan memory;
     std::unique_ptr<Fabric> fabric;
     std::unique_ptr<StagingArea> staging;
-    std::unique_ptr<TrainerEngine> engine;
+    std::unique_ptr<SenderEngine> engine;
     std::vector<FabricEvent> fabric_events;
-    std::vector<TrainerEvent> events;
+    std::vector<SenderEvent> events;
   };
   struct WorkerRank {
     Manifest manifest;
     std::unique_ptr<Fabric> fabric;
-    std::unique_ptr<WorkerEngine> engine;
+    std::unique_ptr<ReceiverEngine> engine;
     std::vector<FabricEvent> fabric_events;
-    std::vector<WorkerEvent> events;
+    std::vector<ReceiverEvent> events;
   };
 
   // Hands the fabric's events on to the engine.
@@ -137,7 +137,7 @@ class Cluster {
   static void HandOn(Rank& rank);
   absl::Status FirstFailure() const;
   // `pair_with` gives a peer's pair of trainer and worker.
-  TermLanes LanesTo(size_t peers, const std::function<RankPair(uint32_t peer)>& pair_with,
+  TermLanes LanesTo(Role role, size_t peers, const std::function<RankPair(uint32_t peer)>& pair_with,
                     const Keeps& keeps) const;
 
   ClusterOptions options_;

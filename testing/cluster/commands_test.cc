@@ -13,7 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "core/engine/trainer_engine.h"
+#include "core/engine/sender_engine.h"
 #include "core/stage/work_pool.h"
 #include "testing/cluster/fault_cluster.h"
 
@@ -21,7 +21,7 @@ namespace waybill {
 namespace {
 
 using absl::StrContains;
-using Kind = WorkerEvent::Kind;
+using Kind = ReceiverEvent::Kind;
 
 class CommandsTest : public testing::TestWithParam<Network> {
  protected:
@@ -31,12 +31,12 @@ class CommandsTest : public testing::TestWithParam<Network> {
   }
 
   // Prepares worker 0 alone, past the cluster; what it answered at once, if it did.
-  std::optional<WorkerEvent> PrepareWorker0(const UpdateId& update, absl::Duration time) {
+  std::optional<ReceiverEvent> PrepareWorker0(const UpdateId& update, absl::Duration time) {
     cluster_->worker_events(0).clear();
     cluster_->worker(0).Prepare(update, Digests::kOn, cluster_->now() + time);
     return Answer();
   }
-  std::optional<WorkerEvent> Answer() {
+  std::optional<ReceiverEvent> Answer() {
     for (int i = 0; i < 10; ++i) cluster_->Step();
     if (cluster_->worker_events(0).empty()) return std::nullopt;
     return cluster_->worker_events(0).back();
@@ -61,7 +61,7 @@ TEST_P(CommandsTest, ABufferThatIsReadIsWaitedForAndTheErrorNamesTheReader) {
   cluster_->now() += absl::Seconds(9);
   EXPECT_FALSE(Answer());
   cluster_->now() += absl::Seconds(1);
-  const std::optional<WorkerEvent> refused = Answer();
+  const std::optional<ReceiverEvent> refused = Answer();
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->kind, Kind::kRefused);
   EXPECT_EQ(refused->status.code(), absl::StatusCode::kDeadlineExceeded);
@@ -72,7 +72,7 @@ TEST_P(CommandsTest, ABufferThatIsReadIsWaitedForAndTheErrorNamesTheReader) {
   EXPECT_FALSE(PrepareWorker0(NextUpdate(4), absl::Seconds(10)));
   EXPECT_EQ(snapshot->version(), 2u);
   snapshot.reset();
-  const std::optional<WorkerEvent> ready = Answer();
+  const std::optional<ReceiverEvent> ready = Answer();
   ASSERT_TRUE(ready);
   EXPECT_EQ(ready->kind, Kind::kReady);
   cluster_->worker(0).Abort(ready->update, /*begun=*/false);
@@ -84,7 +84,7 @@ TEST_P(CommandsTest, EveryReaderOfABufferIsNamed) {
   const Snapshot first = *cluster_->worker(0).TakeSnapshot("eval");
   const Snapshot second = *cluster_->worker(0).TakeSnapshot("export");
   ASSERT_EQ(cluster_.PublishAndCheck(3), "");
-  const std::optional<WorkerEvent> refused = PrepareWorker0(NextUpdate(4), absl::ZeroDuration());
+  const std::optional<ReceiverEvent> refused = PrepareWorker0(NextUpdate(4), absl::ZeroDuration());
   ASSERT_TRUE(refused);
   EXPECT_TRUE(StrContains(refused->status.message(),
                           "snapshot of version 2 by eval, snapshot of version 2 by export"));
@@ -124,7 +124,7 @@ TEST_P(CommandsTest, AVersionThatDoesNotGrowIsRefused) {
 TEST_P(CommandsTest, AnotherPlanIsRefusedNamingBoth) {
   UpdateId update = NextUpdate(2);
   update.plan_hash = 0xABC;
-  const std::optional<WorkerEvent> refused = PrepareWorker0(update, absl::Seconds(1));
+  const std::optional<ReceiverEvent> refused = PrepareWorker0(update, absl::Seconds(1));
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->kind, Kind::kRefused);
   EXPECT_EQ(refused->status.code(), absl::StatusCode::kFailedPrecondition);
@@ -136,8 +136,8 @@ TEST_P(CommandsTest, AnotherPlanIsRefusedNamingBoth) {
 TEST_P(CommandsTest, ASecondUpdateMeanwhileIsRefusedAndTheFirstGoesOn) {
   cluster_->FillTrainers(2);
   ASSERT_TRUE(cluster_->Prepare(2).ok());
-  const WorkerEvent ready = cluster_->worker_events(0)[0];
-  const std::optional<WorkerEvent> refused = PrepareWorker0(NextUpdate(3), absl::Seconds(1));
+  const ReceiverEvent ready = cluster_->worker_events(0)[0];
+  const std::optional<ReceiverEvent> refused = PrepareWorker0(NextUpdate(3), absl::Seconds(1));
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->kind, Kind::kRefused);
   EXPECT_TRUE(
@@ -205,7 +205,7 @@ TEST_P(CommandsTest, StoppingAtOnceClosesTheLanesThatAreNotQuiescent) {
   cluster_.at_trainer(0).HoldPosts("worker 0");
   EXPECT_FALSE(cluster_->StartAndArrive().ok());
   cluster_->trainer(0).StopNow();
-  EXPECT_EQ(cluster_->trainer_events(0).back().kind, TrainerEvent::Kind::kStopped);
+  EXPECT_EQ(cluster_->trainer_events(0).back().kind, SenderEvent::Kind::kStopped);
   EXPECT_TRUE(
       cluster_.Until([&] { return cluster_->worker_events(0).back().kind == Kind::kLacking; }));
   EXPECT_EQ(cluster_->worker_events(0).back().lacking, std::vector<uint32_t>{0});
@@ -257,7 +257,7 @@ TEST_P(CommandsTest, AnAddressThatComesTwiceOrLateChangesNothing) {
   cluster_->FillTrainers(2);
   ASSERT_EQ(cluster_->Abandon(2).message(), "");
   ASSERT_EQ(cluster_->Prepare(2).message(), "");
-  const WorkerEvent ready = cluster_->worker_events(0)[0];
+  const ReceiverEvent ready = cluster_->worker_events(0)[0];
   for (uint32_t t = 0; t < 2; ++t) {
     for (const BufferAddress& address : {ready.address, ready.address, old}) {
       ASSERT_TRUE(cluster_->trainer(t).SetBufferAddress(0, ready.buffer_index, address).ok());
@@ -338,7 +338,7 @@ TEST(Abort, DropsStoresThatWaitForOthers) {
   std::promise<void> end;
   WorkPool::Batch busy([future = end.get_future().share()](uint32_t) { future.wait(); }, [] {});
   cluster->staging(0).threads().Run(busy, 1);
-  TrainerEngine& engine = cluster->trainer(0);
+  SenderEngine& engine = cluster->trainer(0);
   ASSERT_EQ(engine
                 .Start(cluster->update(), Digests::kOn, cluster->TargetsOf(0), NonFiniteRule::kKept,
                        SourcesAre::kArriving)
@@ -351,7 +351,7 @@ TEST(Abort, DropsStoresThatWaitForOthers) {
   cluster->Abort(/*begun=*/true);
   EXPECT_TRUE(cluster->StepUntil([&] {
     return !cluster->trainer_events(0).empty() &&
-           cluster->trainer_events(0).back().kind == TrainerEvent::Kind::kStopped;
+           cluster->trainer_events(0).back().kind == SenderEvent::Kind::kStopped;
   }));
   end.set_value();
   cluster->staging(0).threads().Cancel(busy);

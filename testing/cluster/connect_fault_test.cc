@@ -7,8 +7,8 @@
 #include <string>
 
 #include "absl/strings/match.h"
-#include "core/engine/trainer_engine.h"
-#include "core/engine/worker_engine.h"
+#include "core/engine/receiver_engine.h"
+#include "core/engine/sender_engine.h"
 #include "core/fabric/loopback/loopback.h"
 #include "testing/cluster/fault_cluster.h"
 #include "testing/faulty_fabric/faulty_fabric.h"
@@ -66,8 +66,8 @@ class CreateTest : public testing::Test {
     return manifest;
   }
   absl::Status Create(Mode mode, std::vector<MemorySpan> user_regions) {
-    return WorkerEngine::Create(&fabric_, OneRegion(), user_regions,
-                                {.mode = mode, .verify_threads = 0}, [](const WorkerEvent&) {})
+    return ReceiverEngine::Create(&fabric_, OneRegion(), user_regions,
+                                  {.mode = mode, .verify_threads = 0}, [](const ReceiverEvent&) {})
         .status();
   }
 

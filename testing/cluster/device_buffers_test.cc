@@ -56,7 +56,7 @@ TEST_P(GpuBuffersTest, FromGpuToGpuNoWeightsCrossTheHost) {
   EXPECT_EQ(FakeCudaNow().device_waits, before.device_waits);
   uint64_t pieces = 0;
   for (uint32_t t = 0; t < 3; ++t) {
-    for (const Chunk& chunk : CutIntoChunks(cluster_->tables().trainers[t], 8 << 10).chunks) {
+    for (const Chunk& chunk : CutIntoChunks(cluster_->tables().senders[t], 8 << 10).chunks) {
       pieces += chunk.piece_count;
     }
   }
@@ -66,7 +66,7 @@ TEST_P(GpuBuffersTest, FromGpuToGpuNoWeightsCrossTheHost) {
 
 TEST_P(GpuBuffersTest, TheyAreCountedAsTheGpus) {
   Make(OnGpu(mode(), {.digests = digests()}));
-  const WorkerCounts counts = cluster_->worker(0).counts();
+  const ReceiverCounts counts = cluster_->worker(0).counts();
   EXPECT_GT(counts.gpu_buffer_bytes, 0u);
   EXPECT_EQ(counts.host_buffer_bytes, 0u);
 }
@@ -89,13 +89,13 @@ TEST_P(GpuBuffersTest, NothingOfThemIsLeftWhenTheRanksAreGone) {
 }
 
 // A worker of one region of `size_bytes` bytes.
-absl::Status WhyNoWorker(Fabric* fabric, const WorkerEngineOptions& options, int64_t size_bytes,
+absl::Status WhyNoWorker(Fabric* fabric, const ReceiverEngineOptions& options, int64_t size_bytes,
                          const std::vector<MemorySpan>& regions) {
   Manifest manifest;
   manifest.AddTensor("w", {size_bytes / 2}, Dtype::kBf16);
   manifest.AddRegion("memory", static_cast<uint64_t>(size_bytes));
   manifest.AddShard(0, Format{Dtype::kBf16}, Box({0}, {size_bytes / 2}), {0, 0, {1}});
-  return WorkerEngine::Create(fabric, manifest, regions, options, [](const WorkerEvent&) {})
+  return ReceiverEngine::Create(fabric, manifest, regions, options, [](const ReceiverEvent&) {})
       .status();
 }
 

@@ -36,8 +36,8 @@ absl::Status WhyNoWorker(Fabric* fabric) {
   manifest.AddTensor("w", {4}, Dtype::kBf16);
   manifest.AddRegion("memory", 8);
   manifest.AddShard(0, Format{Dtype::kBf16}, Box({0}, {4}), {0, 0, {1}});
-  return WorkerEngine::Create(fabric, manifest, {memory->Allocate(8)}, {.mode = Mode::kInPlace},
-                              [](const WorkerEvent&) {})
+  return ReceiverEngine::Create(fabric, manifest, {memory->Allocate(8)}, {.mode = Mode::kInPlace},
+                                [](const ReceiverEvent&) {})
       .status();
 }
 
@@ -113,7 +113,7 @@ TEST_P(DirectNetworkTest, FromGpuToGpuNoWeightsCrossTheHost) {
     uint64_t staged = 0, pieces = 0;
     for (uint32_t t = 0; t < 3; ++t) {
       staged += cluster_->trainer(t).counts().staged_bytes;
-      for (const Chunk& chunk : CutIntoChunks(cluster_->tables().trainers[t], 8 << 10).chunks) {
+      for (const Chunk& chunk : CutIntoChunks(cluster_->tables().senders[t], 8 << 10).chunks) {
         pieces += chunk.piece_count;
       }
     }
@@ -216,7 +216,7 @@ TEST_P(DirectNetworkTest, MemoryOfSeveralAllocationsIsReadAndWrittenWhereItIs) {
     Make(options);
     ASSERT_EQ(PublishAndCheck(1), "");
     const uint64_t staged = cluster_->trainer(0).counts().staged_bytes;
-    EXPECT_LT(staged, cluster_->plan().trainer_bytes(0));
+    EXPECT_LT(staged, cluster_->plan().sender_bytes(0));
     tensors->Remap();
     engine->Remap();
     cluster_->FillTrainers(2);
@@ -325,7 +325,7 @@ TEST_P(NoDmabufTest, WithoutAModuleForPeerMemoryTensorsAreStagedAndItIsSaid) {
   options.trainer.direct_run_bytes = 1;
   Make(options);
   ASSERT_EQ(PublishAndCheck(1), "");
-  EXPECT_EQ(cluster_->trainer(0).counts().staged_bytes, cluster_->plan().trainer_bytes(0));
+  EXPECT_EQ(cluster_->trainer(0).counts().staged_bytes, cluster_->plan().sender_bytes(0));
   const std::string path = PathOfFirstLane();
   for (const char* said : {"; tensors are staged: register \"weights\"",
                            "; what is staged goes through host memory: register \"staging slots",
@@ -381,8 +381,8 @@ TEST_F(DirectTest, ASecondRegionThatTheNicRefusesIsNamedAndNothingStaysRegistere
   }
   network_.Host("a").FailRegistrations("mlx5_0", {.error = EINVAL, .spared_bytes = 0, .first = 1});
   const absl::Status status =
-      WorkerEngine::Create(fabric.get(), manifest, {memory.Allocate(8), memory.Allocate(8)},
-                           {.mode = Mode::kInPlace}, [](const WorkerEvent&) {})
+      ReceiverEngine::Create(fabric.get(), manifest, {memory.Allocate(8), memory.Allocate(8)},
+                             {.mode = Mode::kInPlace}, [](const ReceiverEvent&) {})
           .status();
   // The one of the higher address comes second.
   EXPECT_TRUE(absl::StrContains(status.message(), "register \"part "));
@@ -458,7 +458,7 @@ class SegmentTest : public LocalDirectTest {
     cluster_->FillTrainers(2);
     const FakeCudaUse before = FakeCudaNow();
     ASSERT_EQ(cluster_->Publish(2).message(), "");
-    EXPECT_EQ(cluster_->trainer(0).counts().staged_bytes, cluster_->plan().trainer_bytes(0));
+    EXPECT_EQ(cluster_->trainer(0).counts().staged_bytes, cluster_->plan().sender_bytes(0));
     EXPECT_EQ(FakeCudaNow().bytes_to_device, before.bytes_to_device);
     EXPECT_EQ(FakeCudaNow().bytes_to_host - before.bytes_to_host, 2 * Pieces() * 8);
     EXPECT_TRUE(absl::StartsWith(PathOfFirstLane(),
@@ -467,7 +467,7 @@ class SegmentTest : public LocalDirectTest {
   }
   uint64_t Pieces() const {
     uint64_t pieces = 0;
-    for (const RouteTable& table : cluster_->tables().trainers) {
+    for (const RouteTable& table : cluster_->tables().senders) {
       for (const Chunk& chunk : CutIntoChunks(table, 8 << 10).chunks) pieces += chunk.piece_count;
     }
     return pieces;
@@ -778,8 +778,8 @@ TEST_P(ReadBackTest, ANicThatFailsIsAsALaneThatDies) {
   host.FailRequest("mlx5_0", host.queue_pairs("mlx5_0").front(), 0);
   const absl::Status status = cluster_->StartAndArrive();
   EXPECT_TRUE(absl::StrContains(status.message(), "read back what mlx5_0 has written")) << status;
-  const std::vector<WorkerEvent>& events = cluster_->worker_events(0);
-  for (int i = 0; i < 1000 && events.back().kind != WorkerEvent::Kind::kLacking; ++i) {
+  const std::vector<ReceiverEvent>& events = cluster_->worker_events(0);
+  for (int i = 0; i < 1000 && events.back().kind != ReceiverEvent::Kind::kLacking; ++i) {
     cluster_->Step();
   }
   EXPECT_EQ(events.back().lacking.size(), 1u);
@@ -796,17 +796,17 @@ TEST_P(ReadBackTest, WhatATrainerHasSentBeforeItDiesIsShown) {
   cluster_->FillTrainers(2);
   ASSERT_TRUE(cluster_->Prepare(2).ok());
   ASSERT_EQ(cluster_->Start(0).message(), "");
-  const std::vector<TrainerEvent>& events = cluster_->trainer_events(0);
+  const std::vector<SenderEvent>& events = cluster_->trainer_events(0);
   for (int i = 0; i < 1000 && events.empty(); ++i) cluster_->StepTrainers();
   ASSERT_EQ(events.size(), 1u);
-  ASSERT_EQ(events[0].kind, TrainerEvent::Kind::kSent);
+  ASSERT_EQ(events[0].kind, SenderEvent::Kind::kSent);
   cluster_->KillTrainer(0);
   for (int i = 0; i < 100; ++i) cluster_->Step();
-  const std::vector<WorkerEvent>& heard = cluster_->worker_events(0);
+  const std::vector<ReceiverEvent>& heard = cluster_->worker_events(0);
   EXPECT_EQ(absl::c_count_if(heard,
-                             [](const WorkerEvent& event) {
-                               return event.kind == WorkerEvent::Kind::kArrived ||
-                                      event.kind == WorkerEvent::Kind::kPeerFailed;
+                             [](const ReceiverEvent& event) {
+                               return event.kind == ReceiverEvent::Kind::kArrived ||
+                                      event.kind == ReceiverEvent::Kind::kPeerFailed;
                              }),
             2);
   cluster_->worker(0).Commit(cluster_->update());

@@ -210,13 +210,13 @@ struct Refusal {
   const char* says;
 };
 
-absl::Status WhyNoWorker(std::unique_ptr<Fabric> fabric, const WorkerEngineOptions& options,
+absl::Status WhyNoWorker(std::unique_ptr<Fabric> fabric, const ReceiverEngineOptions& options,
                          int64_t size_bytes, const std::vector<MemorySpan>& regions) {
   Manifest manifest;
   manifest.AddTensor("w", {size_bytes / 2}, Dtype::kBf16);
   manifest.AddRegion("memory", static_cast<uint64_t>(size_bytes));
   manifest.AddShard(0, Format{Dtype::kBf16}, Box({0}, {size_bytes / 2}), {0, 0, {1}});
-  return WorkerEngine::Create(fabric.get(), manifest, regions, options, [](const WorkerEvent&) {})
+  return ReceiverEngine::Create(fabric.get(), manifest, regions, options, [](const ReceiverEvent&) {})
       .status();
 }
 

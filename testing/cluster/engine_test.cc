@@ -89,7 +89,7 @@ TEST_P(EngineTest, WhatIsDirectIsSentFromWhereItLies) {
   cluster_->FillTrainers(1);
   ASSERT_EQ(cluster_->Publish(1).message(), "");
   for (uint32_t t = 0; t < 2; ++t) {
-    const RouteTable& routes = cluster_->tables().trainers[t];
+    const RouteTable& routes = cluster_->tables().senders[t];
     uint64_t not_direct = 0, direct = 0;
     for (uint32_t r = 0; r < routes.size(); ++r) {
       (IsDirect(routes, r, 1) ? direct : not_direct) += routes.written_bytes(r);
@@ -115,7 +115,7 @@ TEST_P(EngineTest, WithoutDigestsTheBytesAreTheSame) {
 
 TEST_P(EngineTest, ItsBuffersAreCountedAsTheHosts) {
   Make({});
-  const WorkerCounts counts = cluster_->worker(0).counts();
+  const ReceiverCounts counts = cluster_->worker(0).counts();
   EXPECT_GT(counts.host_buffer_bytes, 0u);
   EXPECT_EQ(counts.gpu_buffer_bytes, 0u);
 }

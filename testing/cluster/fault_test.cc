@@ -14,7 +14,7 @@ namespace waybill {
 namespace {
 
 using absl::StrContains;
-using Kind = WorkerEvent::Kind;
+using Kind = ReceiverEvent::Kind;
 
 uint32_t DataImmediate(uint32_t sequence) {
   return Immediate{Immediate::Kind::kData, sequence}.Pack();
@@ -30,7 +30,7 @@ class FaultTest : public testing::TestWithParam<Network> {
   FaultCluster& cluster() { return *cluster_; }
   size_t CountOf(uint32_t w, Kind kind) {
     size_t count = 0;
-    for (const WorkerEvent& event : (*cluster_)->worker_events(w)) {
+    for (const ReceiverEvent& event : (*cluster_)->worker_events(w)) {
       count += event.kind == kind ? 1 : 0;
     }
     return count;
@@ -108,8 +108,8 @@ TEST_P(PostedFaultTest, AFailedPostFailsItsWorkerAndNoOther) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_TRUE(cluster().Until([&] { return CountOf(1, Kind::kArrived) == 1; }));
   ASSERT_TRUE(cluster().Until(
-      [&] { return cluster()->trainer_events(0).back().kind == TrainerEvent::Kind::kSent; }));
-  EXPECT_EQ(cluster()->trainer_events(0)[0].kind, TrainerEvent::Kind::kPeerFailed);
+      [&] { return cluster()->trainer_events(0).back().kind == SenderEvent::Kind::kSent; }));
+  EXPECT_EQ(cluster()->trainer_events(0)[0].kind, SenderEvent::Kind::kPeerFailed);
   EXPECT_EQ(cluster()->trainer_events(0)[0].peer, (RankId{Role::kWorker, 0}));
   EXPECT_EQ(CountOf(0, Kind::kArrived), 0u);
   EXPECT_TRUE(cluster().AllShow(1));
@@ -244,7 +244,7 @@ TEST_P(PostedFaultTest, AChunkThatIsAnnouncedIsVerifiedBeforeTheOthersAreHere) {
 // Progress is told by chunks, not once for each trainer.
 TEST_P(PostedFaultTest, WhatIsDigestedHasArrivedBeforeItsTrainerIsVerified) {
   Make(Announced());
-  const WorkerCounts before = cluster()->worker(0).counts();
+  const ReceiverCounts before = cluster()->worker(0).counts();
   EXPECT_EQ(before.arrived_bytes, before.verified_bytes);
   cluster().at_worker(0).DropImmediate("trainer 0", 3);  // The last, behind those of two chunks.
   cluster().at_worker(0).DropImmediate("trainer 1", 2);

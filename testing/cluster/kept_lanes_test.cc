@@ -64,7 +64,7 @@ TEST_P(KeptLanesTest, ADeadOneIsNotKept) {
   cluster_.at_trainer(0).KillLanes("worker 1", absl::UnavailableError("cable"));
   ASSERT_TRUE(cluster_.Until([&] {
     return !cluster_->worker_events(1).empty() &&
-           cluster_->worker_events(1).back().kind == WorkerEvent::Kind::kPeerFailed;
+           cluster_->worker_events(1).back().kind == ReceiverEvent::Kind::kPeerFailed;
   }));
   const absl::Status status = cluster_->Connect(All);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/engine/worker_memory.h"
+#include "core/engine/receiver_memory.h"
 #include "core/fabric/verbs/verbs_fabric.h"
 #include "testing/fabric_conformance/endpoints.h"
 #include "testing/fake_verbs/fake_network.h"
@@ -46,7 +46,7 @@ TEST(ManyTensors, OfFewAllocationsAreGrantedInFewFrames) {
   std::vector<testing_fabric::Lane> lanes;
   for (int i = 0; i < kLanes; ++i) lanes.push_back(endpoints.Connect(worker, trainer));
 
-  auto memory = WorkerMemory::Create(&worker.fabric(), &manifest, Mode::kInPlace, tensors, {});
+  auto memory = ReceiverMemory::Create(&worker.fabric(), &manifest, Mode::kInPlace, tensors, {});
   ASSERT_TRUE(memory.ok()) << memory.status();
   ASSERT_TRUE((*memory)->AllocateLedgers(1).ok());
   EXPECT_LE(CountOf(worker.fabric(), "registrations"), 4u);

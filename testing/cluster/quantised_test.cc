@@ -141,8 +141,8 @@ TEST(Quantised, ADeadCoOwnerIsToldOfAndTheOthersAreQuiescentAfterTheAbort) {
   ASSERT_EQ(cluster->Start(0).message(), "");
   ASSERT_EQ(cluster->Start(2).message(), "");
   const auto told = [&](uint32_t t) {
-    for (const TrainerEvent& event : cluster->trainer_events(t)) {
-      if (event.kind != TrainerEvent::Kind::kPeerFailed) continue;
+    for (const SenderEvent& event : cluster->trainer_events(t)) {
+      if (event.kind != SenderEvent::Kind::kPeerFailed) continue;
       if (event.peer == RankId{Role::kTrainer, 1}) return true;
     }
     return false;
@@ -154,7 +154,7 @@ TEST(Quantised, ADeadCoOwnerIsToldOfAndTheOthersAreQuiescentAfterTheAbort) {
   EXPECT_TRUE(cluster.Until(
       [&] { return !cluster->trainer_events(0).empty() && !cluster->trainer_events(2).empty(); }));
   for (const uint32_t t : {0u, 2u}) {
-    EXPECT_EQ(cluster->trainer_events(t).back().kind, TrainerEvent::Kind::kStopped);
+    EXPECT_EQ(cluster->trainer_events(t).back().kind, SenderEvent::Kind::kStopped);
   }
   for (uint32_t w = 0; w < 2; ++w) EXPECT_TRUE(cluster->Shows(w, 1));
 }
@@ -214,8 +214,8 @@ TEST(Quantised, NonFiniteThatIsRefusedIsNeverShown) {
     EXPECT_TRUE(cluster.Until([&] {
       return !cluster->trainer_events(0).empty() && !cluster->trainer_events(1).empty();
     }));
-    EXPECT_EQ(cluster->trainer_events(0).back().kind, TrainerEvent::Kind::kRefused);
-    EXPECT_EQ(cluster->trainer_events(1).back().kind, TrainerEvent::Kind::kSent);
+    EXPECT_EQ(cluster->trainer_events(0).back().kind, SenderEvent::Kind::kRefused);
+    EXPECT_EQ(cluster->trainer_events(1).back().kind, SenderEvent::Kind::kSent);
     EXPECT_EQ(cluster->worker_events(0).size(), 1u);  // READY, and no more.
     cluster->Abort(/*begun=*/true);
     EXPECT_TRUE(cluster.Until([&] { return !cluster->trainer_events(0).empty(); }));

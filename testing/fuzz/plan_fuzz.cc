@@ -79,9 +79,9 @@ void WalkWorker(const RankPlan& plan, const Manifest& manifest) {
 
 std::vector<std::string> Seeds() {
   const Plan& plan = TheJob().plan;
-  return {EncodeRankPlan(plan.TrainerBundles(0), plan.TrainerExchange(0)),
-          EncodeRankPlan(plan.TrainerBundles(1), plan.TrainerExchange(1)),
-          EncodeRankPlan(plan.WorkerBundles(0), {}), EncodeRankPlan(plan.WorkerBundles(1), {})};
+  return {EncodeRankPlan(plan.SenderBundles(0), plan.SenderExchange(0)),
+          EncodeRankPlan(plan.SenderBundles(1), plan.SenderExchange(1)),
+          EncodeRankPlan(plan.ReceiverBundles(0), {}), EncodeRankPlan(plan.ReceiverBundles(1), {})};
 }
 
 }  // namespace waybill::fuzz

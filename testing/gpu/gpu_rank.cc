@@ -284,7 +284,7 @@ absl::Status Train(const RankIdentity& identity, const Weights& weights, const G
                    std::unique_ptr<Fabric> fabric) {
   WAYBILL_ASSIGN_OR_RETURN(
       const auto trainer,
-      Trainer::Join({.identity = identity, .engine = TrainerEngineOptions::ForGpu()},
+      Trainer::Join({.identity = identity, .engine = SenderEngineOptions::ForGpu()},
                     weights.OfTrainer(), {memory.span}, std::move(fabric)));
   std::cout << "joined" << std::endl;
   for (uint64_t version = 0; std::cin >> version;) {
@@ -339,7 +339,7 @@ absl::Status Serve(const RankIdentity& identity, const Weights& weights, Mode mo
   Shown shown;
   const WorkerOptions options{
       .identity = identity,
-      .engine = {.mode = mode, .verify_threads = WorkerEngineOptions::kGpuVerifyThreads},
+      .engine = {.mode = mode, .verify_threads = ReceiverEngineOptions::kGpuVerifyThreads},
       .handler = [&](const Notice& notice, const WorkerOptions::Answer& answer) {
         if (notice.kind == Notice::Kind::kCommit) shown.Set(notice.version);
         answer(absl::OkStatus());

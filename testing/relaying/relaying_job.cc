@@ -42,7 +42,7 @@ std::vector<std::byte> BytesOf(const RankId& id, uint64_t version) {
   return bytes;
 }
 
-TrainerEngineOptions Sending() {
+SenderEngineOptions Sending() {
   return {
       .ring_bytes = 8 * kChunk, .chunk_bytes = kChunk, .stage_threads = 0, .announced_bytes = 1};
 }

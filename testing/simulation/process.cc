@@ -19,7 +19,7 @@ constexpr uint64_t kSimulatedChunkBytes = 4 << 10;
 uint64_t TakenInPlaceOf(uint64_t version) { return version + 1; }
 
 // Half of the trainers stage everything and announce nothing, and half of them the other way round.
-TrainerEngineOptions SendingOf(uint32_t rank) {
+SenderEngineOptions SendingOf(uint32_t rank) {
   return {.ring_bytes = 8 << 10,
           .chunk_bytes = kSimulatedChunkBytes,
           .stage_threads = 0,

@@ -49,7 +49,7 @@ nlohmann::json PageOf(const ClusterFile& file, const PlannedJob& job) {
   json["plan"] = {{"hash", json["hash"]},
                   {"seconds", job.seconds},
                   {"ratio_to_lower_bound", json["ratio_to_lower_bound"]}};
-  AddTraffic(simulate::TrafficOf(job.plan, job.held.trainers, job.held.workers), json);
+  AddTraffic(simulate::TrafficOf(job.plan, job.held.senders, job.held.receivers), json);
   for (const absl::string_view side : {"trainer", "worker"}) {
     uint32_t rank = 0;
     for (nlohmann::json& one : json[absl::StrCat(side, "s")]) {

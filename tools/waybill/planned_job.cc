@@ -157,11 +157,11 @@ absl::StatusOr<PlannedJob> PlanJob(const ClusterFile& file) {
   workers.reserve(receivers.size());
   for (const Manifest& manifest : senders) {
     trainers.push_back(&manifest);
-    job.held.trainers.push_back(manifest.total_bytes());
+    job.held.senders.push_back(manifest.total_bytes());
   }
   for (const Manifest& manifest : receivers) {
     workers.push_back(&manifest);
-    job.held.workers.push_back(manifest.total_bytes());
+    job.held.receivers.push_back(manifest.total_bytes());
   }
   const absl::Time begin = SteadyNow();
   WAYBILL_ASSIGN_OR_RETURN(job.plan, MakePlan(trainers, workers, {.relays = file.relays}));

@@ -80,7 +80,7 @@ absl::StatusOr<Prediction> Predict(const ClusterFile& file) {
   prediction.planning_seconds = job.seconds;
   prediction.plan_hash = job.plan.hash();
   prediction.traffic =
-      simulate::TrafficOf(job.plan, std::move(job.held.trainers), std::move(job.held.workers));
+      simulate::TrafficOf(job.plan, std::move(job.held.senders), std::move(job.held.receivers));
   WAYBILL_ASSIGN_OR_RETURN(prediction.result,
                            simulate::Simulate(prediction.traffic, file.hardware,
                                               {.mode = file.mode, .digests = file.digests}));

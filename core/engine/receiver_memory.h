@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The memory of a worker in each mode: what is written to, what is shown, and how to reach it.
-#ifndef WAYBILL_CORE_ENGINE_WORKER_MEMORY_H_
-#define WAYBILL_CORE_ENGINE_WORKER_MEMORY_H_
+// The memory of a receiver in each mode: what is written to, what is shown, and how to reach it.
+#ifndef WAYBILL_CORE_ENGINE_RECEIVER_MEMORY_H_
+#define WAYBILL_CORE_ENGINE_RECEIVER_MEMORY_H_
 
 #include <cstdint>
 #include <memory>
@@ -23,7 +23,7 @@
 namespace waybill {
 
 // Lives on the progress thread. The fabric and the manifest outlive it.
-class WorkerMemory {
+class ReceiverMemory {
  public:
   // `user_regions`: memory of the inference engine for each region of the manifest, or none.
   //
@@ -37,10 +37,10 @@ class WorkerMemory {
   // else, with what is in the way.
   //
   // Everything is reserved, and padding zeroed, when this returns.
-  static absl::StatusOr<std::unique_ptr<WorkerMemory>> Create(
+  static absl::StatusOr<std::unique_ptr<ReceiverMemory>> Create(
       Fabric* fabric, const Manifest* manifest, Mode mode,
       const std::vector<MemorySpan>& user_regions, std::optional<int> arena_gpu);
-  ~WorkerMemory();
+  ~ReceiverMemory();
 
   // Allocates a ledger of so many entries for each buffer; replaces the last plan's.
   absl::Status AllocateLedgers(uint32_t entries);
@@ -112,7 +112,7 @@ class WorkerMemory {
     uint32_t generation = 0;  // How often it was renewed.
   };
 
-  WorkerMemory(Fabric* fabric, const Manifest* manifest)
+  ReceiverMemory(Fabric* fabric, const Manifest* manifest)
       : fabric_(*fabric), manifest_(*manifest), registrations_(fabric) {}
 
   absl::Status Renew(uint32_t buffer, absl::Span<const LaneId> lanes, Contents contents);
@@ -152,4 +152,4 @@ class WorkerMemory {
 
 }  // namespace waybill
 
-#endif  // WAYBILL_CORE_ENGINE_WORKER_MEMORY_H_
+#endif  // WAYBILL_CORE_ENGINE_RECEIVER_MEMORY_H_

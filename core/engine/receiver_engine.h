@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The receiving side of a worker's updates: offers buffers, counts arrivals, verifies and shows.
+// The receiving side of a receiver's updates: offers buffers, counts arrivals, verifies and shows.
 //
 // The engine takes commands and reports events. It does not talk to the controller. Any thread may
 // call TakeSnapshot(), Verify(), CompareShown(), shown_version() and dirty(). All other calls come
 // from one thread, the progress thread, which hands on the fabric's events and calls Step(). No
 // call blocks.
-#ifndef WAYBILL_CORE_ENGINE_WORKER_ENGINE_H_
-#define WAYBILL_CORE_ENGINE_WORKER_ENGINE_H_
+#ifndef WAYBILL_CORE_ENGINE_RECEIVER_ENGINE_H_
+#define WAYBILL_CORE_ENGINE_RECEIVER_ENGINE_H_
 
 #include <cstdint>
 #include <functional>
@@ -32,20 +32,20 @@
 
 namespace waybill {
 
-struct WorkerEngineOptions {
+struct ReceiverEngineOptions {
   Mode mode = Mode::kShadow;
-  std::optional<int> arena_gpu;        // As WorkerMemory has it.
+  std::optional<int> arena_gpu;        // As ReceiverMemory has it.
   uint32_t verify_threads = 1;         // 0: the progress thread verifies.
-  uint64_t chunk_bytes = kChunkBytes;  // As the trainers cut what they send.
+  uint64_t chunk_bytes = kChunkBytes;  // As the senders cut what they send.
 
   // The best `verify_threads` on a GPU: while one waits for it, others have work queued.
   static constexpr uint32_t kGpuVerifyThreads = 4;
 };
 
-struct WorkerEvent {
+struct ReceiverEvent {
   enum class Kind : uint8_t {
     kConnected = 1,   // Every lane of the plan carries.
-    kPeerFailed = 2,  // The lane to `trainer` is dead.
+    kPeerFailed = 2,  // The lane to `sender` is dead.
     kReady = 3,       // The update may come, into `buffer_index`.
     kRefused = 4,     // It may not; nothing has changed.
     kArrived = 5,     // The whole update is here, and every digest is right.
@@ -53,13 +53,13 @@ struct WorkerEvent {
     // copying to the inference engine's memory failed, and nothing can be read.
     kFailed = 6,
     kShown = 7,  // The version is shown. Follows Commit().
-    // All of it is here and right but what the `lacking` trainers were to bring, whose lanes are
+    // All of it is here and right but what the `lacking` senders were to bring, whose lanes are
     // dead. Continue() or Abort() is to come.
     kLacking = 8,
   };
   Kind kind = Kind::kConnected;
   UpdateId update;
-  uint32_t trainer = 0;                // For kPeerFailed, with why.
+  uint32_t sender = 0;                 // For kPeerFailed, with why.
   absl::Status status;                 // For kPeerFailed, kRefused, kFailed.
   uint32_t buffer_index = 0;           // For kReady.
   BufferAddress address;               // For kReady: where that buffer is now.
@@ -68,8 +68,8 @@ struct WorkerEvent {
   std::vector<uint32_t> lacking = {};  // For kLacking.
 };
 
-struct TrainerAddress {
-  uint32_t trainer = 0;
+struct SenderAddress {
+  uint32_t sender = 0;
   std::vector<std::string> lane_addresses;  // In the order of the lanes.
 };
 
@@ -81,7 +81,7 @@ struct Comparison {
 };
 
 // Counters since the engine was made.
-struct WorkerCounts {
+struct ReceiverCounts {
   uint64_t verified_bytes = 0;
   uint64_t arrived_bytes = 0;  // Digested, if digests are on, or verified.
   uint64_t early_chunks = 0;   // Verified while later ones arrived.
@@ -96,21 +96,21 @@ struct WorkerCounts {
   uint64_t gpu_buffer_bytes = 0;
 };
 
-class WorkerEngine {
+class ReceiverEngine {
  public:
-  using EventSink = std::function<void(const WorkerEvent&)>;
+  using EventSink = std::function<void(const ReceiverEvent&)>;
 
-  // `fabric` outlives the engine. `user_regions` as WorkerMemory has it. All memory is reserved
+  // `fabric` outlives the engine. `user_regions` as ReceiverMemory has it. All memory is reserved
   // when this returns. `sink` is called on the progress thread, from within calls.
-  static absl::StatusOr<std::unique_ptr<WorkerEngine>> Create(
+  static absl::StatusOr<std::unique_ptr<ReceiverEngine>> Create(
       Fabric* fabric, Manifest manifest, const std::vector<MemorySpan>& user_regions,
-      const WorkerEngineOptions& options, EventSink sink);
-  virtual ~WorkerEngine() = default;
+      const ReceiverEngineOptions& options, EventSink sink);
+  virtual ~ReceiverEngine() = default;
 
   // Replaces the plan, and returns the lanes of the new one. Closes the lanes of the old one that
   // are not kept. An update that was being received is over; one that lacks what dead lanes were to
   // bring, or has arrived whole, waits as before, and one that is committed is shown. `lanes`:
-  // those to each trainer. kFailedPrecondition: one that is to be kept is dead.
+  // those to each sender. kFailedPrecondition: one that is to be kept is dead.
   virtual absl::StatusOr<std::vector<LaneOffer>> SetPlan(RouteTable arrivals, uint64_t plan_hash,
                                                          const TermLanes& lanes) = 0;
   // Reports to `relay` which of the plan's arrivals can be read. `relay` must stay valid until the
@@ -120,17 +120,17 @@ class WorkerEngine {
   virtual const RouteTable& arrivals() const = 0;
   // Where the update at hand arrives, by region; after kReady.
   virtual std::vector<MemorySpan> Receiving() const = 0;
-  // Where the trainers write; after SetPlan().
+  // Where the senders write; after SetPlan().
   virtual absl::StatusOr<std::vector<BufferAddress>> Describe() = 0;
 
-  // Connects every lane that is not kept. kConnected follows, or kPeerFailed for each trainer that
+  // Connects every lane that is not kept. kConnected follows, or kPeerFailed for each sender that
   // cannot be reached.
-  virtual absl::Status Connect(absl::Span<const TrainerAddress> trainers) = 0;
+  virtual absl::Status Connect(absl::Span<const SenderAddress> senders) = 0;
 
   // Prepares a buffer for an update. kReady follows once no reader holds the buffer and what is
   // committed is shown. kRefused follows if the update cannot be received, or from the first Step()
   // after the deadline. Neither follows if Abort(), SetPlan() or CloseLanes() comes first. If
-  // trainers of an earlier update may still write to the buffer, it first gets fresh pages, which
+  // senders of an earlier update may still write to the buffer, it first gets fresh pages, which
   // their writes do not reach.
   virtual void Prepare(const UpdateId& update, Digests digests, absl::Time deadline) = 0;
 
@@ -139,8 +139,8 @@ class WorkerEngine {
   // of it is here; whoever was to bring it before cannot write any more. After kArrived: nothing
   // follows. kRefused follows if there is no such update.
   virtual void Continue(const UpdateId& from, const UpdateId& to) = 0;
-  // Closes the lanes to a trainer that is gone. kPeerFailed follows.
-  virtual void LoseTrainer(uint32_t trainer, const absl::Status& why) = 0;
+  // Closes the lanes to a sender that is gone. kPeerFailed follows.
+  virtual void LoseSender(uint32_t sender, const absl::Status& why) = 0;
 
   // After kArrived; kShown follows. Final: neither Abort() nor another plan undoes it.
   virtual void Commit(const UpdateId& update) = 0;
@@ -149,8 +149,8 @@ class WorkerEngine {
   // leaves the memory dirty.
   virtual void Abort(const UpdateId& update, bool begun) = 0;
 
-  // Every lane is quiescent and gone: nobody writes to this worker any more. Readers go on, and so
-  // does showing what is committed.
+  // Every lane is quiescent and gone: nobody writes to this receiver any more. Readers go on, and
+  // so does showing what is committed.
   virtual void CloseLanes() = 0;
 
   // Pause() releases the registrations of the inference engine's memory on a GPU, so that the
@@ -189,13 +189,13 @@ class WorkerEngine {
   virtual uint64_t shown_version() const = 0;
   virtual bool dirty() const = 0;
 
-  virtual WorkerCounts counts() const = 0;
+  virtual ReceiverCounts counts() const = 0;
   // The stages of the update that was shown last.
   virtual StageSpans stages() const = 0;
-  // How each trainer is reached, for people.
+  // How each sender is reached, for people.
   virtual std::vector<LaneReport> ReportLanes() const = 0;
 };
 
 }  // namespace waybill
 
-#endif  // WAYBILL_CORE_ENGINE_WORKER_ENGINE_H_
+#endif  // WAYBILL_CORE_ENGINE_RECEIVER_ENGINE_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "core/engine/worker_link.h"
+#include "core/engine/receiver_link.h"
 
 #include <algorithm>
 #include <set>
@@ -15,7 +15,7 @@ namespace waybill {
 namespace {
 
 // Returns what a descriptor names, imported and mapped once.
-absl::StatusOr<RegionAccess> OpenImport(Fabric& fabric, WorkerLane& lane,
+absl::StatusOr<RegionAccess> OpenImport(Fabric& fabric, ReceiverLane& lane,
                                         const std::string& descriptor) {
   const auto known = lane.imports.find(descriptor);
   if (known != lane.imports.end()) return known->second;
@@ -32,7 +32,7 @@ absl::StatusOr<RegionAccess> OpenImport(Fabric& fabric, WorkerLane& lane,
   return opened;
 }
 
-absl::StatusOr<RegionAccess> OpenRegion(Fabric& fabric, WorkerLane& lane,
+absl::StatusOr<RegionAccess> OpenRegion(Fabric& fabric, ReceiverLane& lane,
                                         const RegionAddress& address) {
   WAYBILL_ASSIGN_OR_RETURN(RegionAccess access, OpenImport(fabric, lane, address.descriptor));
   access.offset_bytes = address.offset_bytes;
@@ -48,7 +48,7 @@ absl::StatusOr<RegionAccess> OpenRegion(Fabric& fabric, WorkerLane& lane,
 
 }  // namespace
 
-absl::StatusOr<BufferAccess> OpenBuffer(Fabric& fabric, WorkerLane& lane,
+absl::StatusOr<BufferAccess> OpenBuffer(Fabric& fabric, ReceiverLane& lane,
                                         const BufferAddress& address) {
   BufferAccess access;
   access.regions.reserve(address.regions.size());
@@ -60,31 +60,31 @@ absl::StatusOr<BufferAccess> OpenBuffer(Fabric& fabric, WorkerLane& lane,
   return access;
 }
 
-void WorkerLane::BeginTerm() {
+void ReceiverLane::BeginTerm() {
   kept = true;
   buffers.clear();
   up = false;
 }
 
-bool WorkerLink::up() const {
-  return std::all_of(lanes.begin(), lanes.end(), [](const WorkerLane& lane) { return lane.up; });
+bool ReceiverLink::up() const {
+  return std::all_of(lanes.begin(), lanes.end(), [](const ReceiverLane& lane) { return lane.up; });
 }
 
-absl::Status WorkerLink::CheckLaneCount(size_t there) const {
+absl::Status ReceiverLink::CheckLaneCount(size_t there) const {
   if (there == lanes.size()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("worker ", worker, " has ", there, " lanes, the plan has ", lanes.size()));
+      absl::StrCat("worker ", receiver, " has ", there, " lanes, the plan has ", lanes.size()));
 }
 
-absl::Status WorkerLink::SetBufferAddress(uint32_t b, BufferAddress address) {
+absl::Status ReceiverLink::SetBufferAddress(uint32_t b, BufferAddress address) {
   if (b >= buffers.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("address of buffer ", b, " of worker ", worker,
+    return absl::InvalidArgumentError(absl::StrCat("address of buffer ", b, " of worker ", receiver,
                                                    ": it has ", buffers.size(), " buffers"));
   }
-  WorkerBuffer& buffer = buffers[b];
+  ReceiverBuffer& buffer = buffers[b];
   if (address.regions.size() != buffer.address.regions.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("address of buffer ", b, " of worker ", worker, ": it has ",
+        absl::StrCat("address of buffer ", b, " of worker ", receiver, ": it has ",
                      address.regions.size(), " regions, and had ", buffer.address.regions.size()));
   }
   if (address.generation <= buffer.address.generation) return absl::OkStatus();
@@ -92,9 +92,9 @@ absl::Status WorkerLink::SetBufferAddress(uint32_t b, BufferAddress address) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<BufferAccess> WorkerLink::Open(Fabric& fabric, const RouteTable& routes,
-                                              WorkerLane& lane,
-                                              const BufferAddress& address) const {
+absl::StatusOr<BufferAccess> ReceiverLink::Open(Fabric& fabric, const RouteTable& routes,
+                                                ReceiverLane& lane,
+                                                const BufferAddress& address) const {
   WAYBILL_ASSIGN_OR_RETURN(BufferAccess access, OpenBuffer(fabric, lane, address));
   std::vector<uint64_t> region_bytes;
   region_bytes.reserve(access.regions.size());
@@ -102,17 +102,17 @@ absl::StatusOr<BufferAccess> WorkerLink::Open(Fabric& fabric, const RouteTable& 
   WAYBILL_RETURN_IF_ERROR(CheckDestinations(routes, first_route, last_route, region_bytes));
   const uint64_t entries = uint64_t{first_ledger_entry} + route_count();
   if (entries > access.ledger.size_bytes / sizeof(LedgerEntry)) {
-    return absl::InvalidArgumentError(absl::StrCat("worker ", worker, " has a ledger of ",
+    return absl::InvalidArgumentError(absl::StrCat("worker ", receiver, " has a ledger of ",
                                                    access.ledger.size_bytes, " bytes, the plan ",
                                                    entries, " entries"));
   }
   return access;
 }
 
-absl::Status WorkerLink::OpenTarget(Fabric& fabric, const RouteTable& routes) {
-  WorkerBuffer& target = buffers[buffer_index];
+absl::Status ReceiverLink::OpenTarget(Fabric& fabric, const RouteTable& routes) {
+  ReceiverBuffer& target = buffers[buffer_index];
   if (!target.to_open) return absl::OkStatus();
-  for (WorkerLane& lane : lanes) {
+  for (ReceiverLane& lane : lanes) {
     WAYBILL_ASSIGN_OR_RETURN(lane.buffers[buffer_index],
                              Open(fabric, routes, lane, target.address));
     EndOldImports(fabric, lane);
@@ -121,13 +121,13 @@ absl::Status WorkerLink::OpenTarget(Fabric& fabric, const RouteTable& routes) {
   return absl::OkStatus();
 }
 
-void WorkerLink::CloseLanes(Fabric& fabric) const {
-  for (const WorkerLane& lane : lanes) (void)fabric.CloseLane(lane.id);
+void ReceiverLink::CloseLanes(Fabric& fabric) const {
+  for (const ReceiverLane& lane : lanes) (void)fabric.CloseLane(lane.id);
 }
 
-absl::Status WorkerLink::OpenBuffers(Fabric& fabric, const RouteTable& routes,
-                                     WorkerLane& lane) const {
-  for (const WorkerBuffer& buffer : buffers) {
+absl::Status ReceiverLink::OpenBuffers(Fabric& fabric, const RouteTable& routes,
+                                       ReceiverLane& lane) const {
+  for (const ReceiverBuffer& buffer : buffers) {
     BufferAccess& access = lane.buffers.emplace_back();
     if (buffer.to_open) continue;
     WAYBILL_ASSIGN_OR_RETURN(access, Open(fabric, routes, lane, buffer.address));
@@ -136,9 +136,9 @@ absl::Status WorkerLink::OpenBuffers(Fabric& fabric, const RouteTable& routes,
   return absl::OkStatus();
 }
 
-void WorkerLink::EndOldImports(Fabric& fabric, WorkerLane& lane) const {
+void ReceiverLink::EndOldImports(Fabric& fabric, ReceiverLane& lane) const {
   std::set<std::string> needed;
-  for (const WorkerBuffer& buffer : buffers) {
+  for (const ReceiverBuffer& buffer : buffers) {
     needed.insert(buffer.address.ledger);
     for (const RegionAddress& region : buffer.address.regions) needed.insert(region.descriptor);
   }
@@ -149,36 +149,37 @@ void WorkerLink::EndOldImports(Fabric& fabric, WorkerLane& lane) const {
   });
 }
 
-absl::StatusOr<WorkerLink*> WorkerLinks::Find(uint32_t worker) {
-  for (WorkerLink& link : links) {
-    if (link.worker == worker) return &link;
+absl::StatusOr<ReceiverLink*> ReceiverLinks::Find(uint32_t receiver) {
+  for (ReceiverLink& link : links) {
+    if (link.receiver == receiver) return &link;
   }
-  return absl::InvalidArgumentError(absl::StrCat("the plan has no route to worker ", worker));
+  return absl::InvalidArgumentError(absl::StrCat("the plan has no route to worker ", receiver));
 }
 
-absl::StatusOr<std::vector<LaneOffer>> WorkerLinks::OpenLanes(Fabric& fabric) {
+absl::StatusOr<std::vector<LaneOffer>> ReceiverLinks::OpenLanes(Fabric& fabric) {
   std::vector<LaneOffer> offers;
-  for (WorkerLink& link : links) {
-    for (WorkerLane& lane : link.lanes) {
+  for (ReceiverLink& link : links) {
+    for (ReceiverLane& lane : link.lanes) {
       if (!lane.kept) {
         WAYBILL_ASSIGN_OR_RETURN(lane.id,
-                                 fabric.OpenLane(absl::StrCat("worker ", link.worker), lane.nic));
+                                 fabric.OpenLane(absl::StrCat("worker ", link.receiver), lane.nic));
       }
       WAYBILL_ASSIGN_OR_RETURN(std::string address, fabric.LaneAddress(lane.id));
-      offers.push_back({link.worker, std::move(address)});
+      offers.push_back({link.receiver, std::move(address)});
     }
   }
   return offers;
 }
 
-bool WorkerLinks::up() const {
-  return std::all_of(links.begin(), links.end(), [](const WorkerLink& link) { return link.up(); });
+bool ReceiverLinks::up() const {
+  return std::all_of(links.begin(), links.end(),
+                     [](const ReceiverLink& link) { return link.up(); });
 }
 
-std::vector<LaneReport> WorkerLinks::Report(const Fabric& fabric) const {
+std::vector<LaneReport> ReceiverLinks::Report(const Fabric& fabric) const {
   std::vector<LaneReport> reports;
-  for (const WorkerLink& link : links) {
-    for (const WorkerLane& lane : link.lanes) {
+  for (const ReceiverLink& link : links) {
+    for (const ReceiverLane& lane : link.lanes) {
       std::string path = fabric.DescribeLane(lane.id);
       if (!lane.why_staged.empty() && !lane.mapped()) {
         absl::StrAppend(&path, "; tensors are staged: ", lane.why_staged);
@@ -186,42 +187,42 @@ std::vector<LaneReport> WorkerLinks::Report(const Fabric& fabric) const {
       if (!lane.why_host_slots.empty()) {
         absl::StrAppend(&path, "; what is staged goes through host memory: ", lane.why_host_slots);
       }
-      reports.push_back({.peer = link.worker, .path = std::move(path)});
+      reports.push_back({.peer = link.receiver, .path = std::move(path)});
     }
   }
   return reports;
 }
 
-std::pair<WorkerLink*, WorkerLane*> WorkerLinks::FindLane(LaneId id) {
-  for (WorkerLink& link : links) {
-    for (WorkerLane& lane : link.lanes) {
+std::pair<ReceiverLink*, ReceiverLane*> ReceiverLinks::FindLane(LaneId id) {
+  for (ReceiverLink& link : links) {
+    for (ReceiverLane& lane : link.lanes) {
       if (lane.id == id && !link.failed) return {&link, &lane};
     }
   }
   return {nullptr, nullptr};
 }
 
-absl::StatusOr<WorkerLinks> MakeWorkerLinks(const RouteTable& routes, const ChunkList& list,
-                                            const std::vector<PeerLanes>& lanes) {
-  WorkerLinks made;
+absl::StatusOr<ReceiverLinks> MakeReceiverLinks(const RouteTable& routes, const ChunkList& list,
+                                                const std::vector<PeerLanes>& lanes) {
+  ReceiverLinks made;
   for (uint32_t r = 0; r < routes.size(); ++r) {
-    if (made.links.empty() || made.links.back().worker != routes.worker(r)) {
+    if (made.links.empty() || made.links.back().receiver != routes.receiver(r)) {
       const auto index = static_cast<uint32_t>(made.links.size());
-      WorkerLink& link = made.links.emplace_back();
+      ReceiverLink& link = made.links.emplace_back();
       link.index = index;
-      link.worker = routes.worker(r);
+      link.receiver = routes.receiver(r);
       link.first_route = r;
     }
     made.links.back().last_route = r + 1;
   }
   uint32_t chunk = 0;
-  for (WorkerLink& link : made.links) {
+  for (ReceiverLink& link : made.links) {
     link.first_chunk = chunk;
-    while (chunk < list.chunks.size() && list.chunks[chunk].worker == link.worker) ++chunk;
+    while (chunk < list.chunks.size() && list.chunks[chunk].receiver == link.receiver) ++chunk;
     link.last_chunk = chunk;
-    WAYBILL_ASSIGN_OR_RETURN(const PeerLanes* planned, FindLanes(lanes, link.worker));
+    WAYBILL_ASSIGN_OR_RETURN(const PeerLanes* planned, FindLanes(lanes, link.receiver));
     link.first_ledger_entry = planned->first_ledger_entry;
-    for (const LanePath& path : planned->lanes) link.lanes.push_back({.nic = path.trainer_nic});
+    for (const LanePath& path : planned->lanes) link.lanes.push_back({.nic = path.sender_nic});
     const std::vector<uint32_t> lane_of = ShareOut(
         absl::MakeConstSpan(list.chunks).subspan(link.first_chunk, chunk - link.first_chunk),
         planned->lanes);

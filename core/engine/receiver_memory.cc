@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "core/engine/worker_memory.h"
+#include "core/engine/receiver_memory.h"
 
 #include <algorithm>
 #include <cstring>
@@ -51,11 +51,11 @@ RegionSpans SpansOf(absl::Span<const MemorySpan> memory) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<WorkerMemory>> WorkerMemory::Create(
+absl::StatusOr<std::unique_ptr<ReceiverMemory>> ReceiverMemory::Create(
     Fabric* fabric, const Manifest* manifest, Mode mode,
     const std::vector<MemorySpan>& user_regions, std::optional<int> arena_gpu) {
   WAYBILL_RETURN_IF_ERROR(CheckUserRegions(*manifest, mode, user_regions));
-  std::unique_ptr<WorkerMemory> memory(new WorkerMemory(fabric, manifest));
+  std::unique_ptr<ReceiverMemory> memory(new ReceiverMemory(fabric, manifest));
   WAYBILL_RETURN_IF_ERROR(memory->OpenDevice(user_regions, arena_gpu));
   std::vector<MemoryKind> user_kinds;
   user_kinds.reserve(user_regions.size());
@@ -86,7 +86,7 @@ absl::StatusOr<std::unique_ptr<WorkerMemory>> WorkerMemory::Create(
   return memory;
 }
 
-WorkerMemory::~WorkerMemory() {
+ReceiverMemory::~ReceiverMemory() {
   if (device_ != nullptr) {
     Unpin();
     device_->DestroyStream(stream_);
@@ -99,15 +99,15 @@ WorkerMemory::~WorkerMemory() {
   }
 }
 
-uint64_t WorkerMemory::arena_bytes(MemoryKind kind) const {
+uint64_t ReceiverMemory::arena_bytes(MemoryKind kind) const {
   if ((kind == MemoryKind::kDevice) != (receiving_device_ != nullptr)) return 0;
   uint64_t bytes = 0;
   for (const Buffer& buffer : buffers_) bytes += buffer.arena.size();
   return bytes;
 }
 
-absl::Status WorkerMemory::OpenDevice(absl::Span<const MemorySpan> user_regions,
-                                      std::optional<int> arena_gpu) {
+absl::Status ReceiverMemory::OpenDevice(absl::Span<const MemorySpan> user_regions,
+                                        std::optional<int> arena_gpu) {
   WAYBILL_ASSIGN_OR_RETURN(device_, OpenDeviceOf(user_regions));
   if (arena_gpu && device_ == nullptr) {
     WAYBILL_ASSIGN_OR_RETURN(device_, Device::Open(*arena_gpu));
@@ -123,7 +123,7 @@ absl::Status WorkerMemory::OpenDevice(absl::Span<const MemorySpan> user_regions,
   return absl::OkStatus();
 }
 
-absl::Status WorkerMemory::AddArenas(uint32_t count, bool on_gpu) {
+absl::Status ReceiverMemory::AddArenas(uint32_t count, bool on_gpu) {
   for (uint32_t i = 0; i < count; ++i) {
     const absl::string_view name = i == 0 ? "weights" : "weights (shadow)";
     WAYBILL_RETURN_IF_ERROR(on_gpu ? AddArenaOnGpu(name) : AddArena(name));
@@ -137,18 +137,18 @@ absl::Status WorkerMemory::AddArenas(uint32_t count, bool on_gpu) {
 }
 
 // Where it fails, copies to the device are slower.
-void WorkerMemory::Pin() {
+void ReceiverMemory::Pin() {
   const absl::Span<std::byte> arena = buffers_[0].arena;
   if (arena.empty() || !device_->Pin(arena.data(), arena.size()).ok()) return;
   pinned_ = arena;
 }
 
-void WorkerMemory::Unpin() {
+void ReceiverMemory::Unpin() {
   if (!pinned_.empty()) device_->Unpin(pinned_.data());
   pinned_ = {};
 }
 
-absl::Status WorkerMemory::CopyToShown(uint32_t first, uint32_t last) {
+absl::Status ReceiverMemory::CopyToShown(uint32_t first, uint32_t last) {
   absl::Status status;
   bool queued = false;
   for (uint32_t region = first; region < last && status.ok(); ++region) {
@@ -170,7 +170,7 @@ absl::Status WorkerMemory::CopyToShown(uint32_t first, uint32_t last) {
   return status;
 }
 
-absl::Status WorkerMemory::AddArena(absl::string_view name) {
+absl::Status ReceiverMemory::AddArena(absl::string_view name) {
   WAYBILL_ASSIGN_OR_RETURN(const Arena arena, AllocateArena(&fabric_, manifest_, name));
   Buffer buffer;
   for (uint32_t i = 0; i < manifest_.region_count(); ++i) {
@@ -184,7 +184,7 @@ absl::Status WorkerMemory::AddArena(absl::string_view name) {
   return absl::OkStatus();
 }
 
-absl::Status WorkerMemory::AddArenaOnGpu(absl::string_view name) {
+absl::Status ReceiverMemory::AddArenaOnGpu(absl::string_view name) {
   const ArenaLayout layout = ArenaLayout::For(manifest_);
   // Looked after before anything can fail.
   Buffer& buffer = buffers_.emplace_back();
@@ -221,7 +221,7 @@ absl::Status WorkerMemory::AddArenaOnGpu(absl::string_view name) {
   return absl::OkStatus();
 }
 
-absl::Status WorkerMemory::AddUserBuffer(absl::Span<const MemorySpan> user_regions) {
+absl::Status ReceiverMemory::AddUserBuffer(absl::Span<const MemorySpan> user_regions) {
   Buffer& buffer = buffers_.emplace_back();
   buffer.regions = SpansOf(user_regions);
   if (device_ != nullptr) buffer.targets = std::make_unique<DeviceTargets>(&fabric_, device_);
@@ -252,9 +252,9 @@ absl::Status WorkerMemory::AddUserBuffer(absl::Span<const MemorySpan> user_regio
   return ZeroPadding(buffer.regions);
 }
 
-absl::StatusOr<Registration> WorkerMemory::RegisterUserRegion(Buffer& buffer,
-                                                              const MemorySpan& memory,
-                                                              absl::string_view name) {
+absl::StatusOr<Registration> ReceiverMemory::RegisterUserRegion(Buffer& buffer,
+                                                                const MemorySpan& memory,
+                                                                absl::string_view name) {
   if (memory.kind != MemoryKind::kDevice) return registrations_.Acquire(memory, name);
   const absl::StatusOr<RegionId> made = buffer.targets->Add(memory, std::string(name));
   if (made.ok()) return Registration{*made, 0};
@@ -263,13 +263,13 @@ absl::StatusOr<Registration> WorkerMemory::RegisterUserRegion(Buffer& buffer,
       made.status().message(), "; use shadow-copy"));
 }
 
-absl::Status WorkerMemory::MayReceive() const {
+absl::Status ReceiverMemory::MayReceive() const {
   if (!paused_) return absl::OkStatus();
   return absl::FailedPreconditionError(
       "the worker is paused, and takes no update until it is resumed");
 }
 
-absl::StatusOr<bool> WorkerMemory::HasMoved(uint32_t buffer) {
+absl::StatusOr<bool> ReceiverMemory::HasMoved(uint32_t buffer) {
   WAYBILL_RETURN_IF_ERROR(MayReceive());
   if (padding_lost_) WAYBILL_RETURN_IF_ERROR(ZeroPadding(shown_[0]));
   padding_lost_ = false;
@@ -278,14 +278,14 @@ absl::StatusOr<bool> WorkerMemory::HasMoved(uint32_t buffer) {
 }
 
 // What Waybill has allocated itself nobody unmaps.
-void WorkerMemory::Pause() {
+void ReceiverMemory::Pause() {
   paused_ = true;
   for (Buffer& buffer : buffers_) {
     if (buffer.targets != nullptr && buffer.arena.empty()) buffer.targets->Release();
   }
 }
 
-absl::Status WorkerMemory::RegisterMoved(Buffer& buffer) {
+absl::Status ReceiverMemory::RegisterMoved(Buffer& buffer) {
   if (buffer.targets == nullptr) return absl::OkStatus();
   return buffer.targets->Renew([&](RegionId old_region, RegionId new_region) {
     std::replace(buffer.fabric_regions.begin(), buffer.fabric_regions.end(), old_region,
@@ -296,7 +296,7 @@ absl::Status WorkerMemory::RegisterMoved(Buffer& buffer) {
   });
 }
 
-absl::Status WorkerMemory::ZeroPadding(const RegionSpans& regions) {
+absl::Status ReceiverMemory::ZeroPadding(const RegionSpans& regions) {
   absl::Status status;
   for (uint32_t i = 0; i < manifest_.padding_count(); ++i) {
     const PaddingView padding = manifest_.padding(i);
@@ -315,7 +315,7 @@ absl::Status WorkerMemory::ZeroPadding(const RegionSpans& regions) {
   return While("zero the padding", status);
 }
 
-absl::Status WorkerMemory::AllocateLedgers(uint32_t entries) {
+absl::Status ReceiverMemory::AllocateLedgers(uint32_t entries) {
   for (Buffer& buffer : buffers_) {
     if (buffer.ledger.id != RegionId::kNone) {
       const RegionId last = std::exchange(buffer.ledger, {}).id;
@@ -327,11 +327,11 @@ absl::Status WorkerMemory::AllocateLedgers(uint32_t entries) {
   return absl::OkStatus();
 }
 
-const LedgerEntry* WorkerMemory::ledger(uint32_t buffer) const {
+const LedgerEntry* ReceiverMemory::ledger(uint32_t buffer) const {
   return reinterpret_cast<const LedgerEntry*>(buffers_[buffer].ledger.memory.data);
 }
 
-absl::Status WorkerMemory::Grant(LaneId lane, uint32_t buffer) {
+absl::Status ReceiverMemory::Grant(LaneId lane, uint32_t buffer) {
   if (!IsReachable(buffers_[buffer])) return absl::OkStatus();  // Renew() grants it.
   for (const RegionId region : buffers_[buffer].fabric_regions) {
     WAYBILL_RETURN_IF_ERROR(fabric_.Grant(lane, region));
@@ -339,7 +339,7 @@ absl::Status WorkerMemory::Grant(LaneId lane, uint32_t buffer) {
   return fabric_.Grant(lane, buffers_[buffer].ledger.id);
 }
 
-absl::StatusOr<BufferAddress> WorkerMemory::Describe(uint32_t buffer) {
+absl::StatusOr<BufferAddress> ReceiverMemory::Describe(uint32_t buffer) {
   BufferAddress address{.generation = buffers_[buffer].generation};
   if (!IsReachable(buffers_[buffer])) {
     address.regions.resize(buffers_[buffer].places.size());
@@ -353,8 +353,8 @@ absl::StatusOr<BufferAddress> WorkerMemory::Describe(uint32_t buffer) {
   return address;
 }
 
-absl::Status WorkerMemory::Renew(uint32_t index, absl::Span<const LaneId> lanes,
-                                 Contents contents) {
+absl::Status ReceiverMemory::Renew(uint32_t index, absl::Span<const LaneId> lanes,
+                                   Contents contents) {
   Buffer& buffer = buffers_[index];
   // The device knows the old pages by this address.
   const bool pinned = !pinned_.empty();

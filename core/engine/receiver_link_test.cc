@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "core/engine/worker_link.h"
+#include "core/engine/receiver_link.h"
 
 #include <gtest/gtest.h>
 
@@ -13,28 +13,30 @@
 namespace waybill {
 namespace {
 
-// A route of `size_bytes` bytes to the worker.
-void AddRoute(RouteTable& table, uint32_t worker, int64_t size_bytes) {
-  table.Add({.worker = worker,
+// A route of `size_bytes` bytes to the receiver.
+void AddRoute(RouteTable& table, uint32_t receiver, int64_t size_bytes) {
+  table.Add({.receiver = receiver,
              .shape = {.source_element_bytes = 1,
                        .destination_element_bytes = 1,
                        .axes = {{size_bytes, 1, 1}}}});
 }
 
-TEST(WorkerLinks, EachWorkerHasItsRoutesAndChunks) {
+TEST(ReceiverLinks, EachReceiverHasItsRoutesAndChunks) {
   RouteTable routes;
   AddRoute(routes, 3, 10'000);
   AddRoute(routes, 3, 100);
   AddRoute(routes, 5, 100);
   const ChunkList chunks = CutIntoChunks(routes, 8192);
-  const auto links = MakeWorkerLinks(routes, chunks, {{5, {{}}, false, 40}, {3, {{}}, false, 7}});
+  const auto links = MakeReceiverLinks(routes, chunks,
+                                       {{.peer = 5, .lanes = {{}}, .first_ledger_entry = 40},
+                                        {.peer = 3, .lanes = {{}}, .first_ledger_entry = 7}});
   ASSERT_TRUE(links.ok()) << links.status();
-  const WorkerLinks& made = *links;
+  const ReceiverLinks& made = *links;
   ASSERT_EQ(made.links.size(), 2u);
-  EXPECT_EQ(made.links[0].worker, 3u);
+  EXPECT_EQ(made.links[0].receiver, 3u);
   EXPECT_EQ(made.links[0].index, 0u);
   EXPECT_EQ(made.links[0].route_count(), 2u);
-  EXPECT_EQ(made.links[1].worker, 5u);
+  EXPECT_EQ(made.links[1].receiver, 5u);
   EXPECT_EQ(made.links[1].index, 1u);
   EXPECT_EQ(made.links[0].first_ledger_entry, 7u);
   EXPECT_EQ(made.links[1].first_ledger_entry, 40u);
@@ -43,16 +45,18 @@ TEST(WorkerLinks, EachWorkerHasItsRoutesAndChunks) {
   EXPECT_EQ(made.links[1].last_chunk, chunks.chunks.size());
   ASSERT_EQ(made.link_of_chunk.size(), chunks.chunks.size());
   for (uint32_t c = 0; c < chunks.chunks.size(); ++c) {
-    EXPECT_EQ(made.link_of_chunk[c]->worker, chunks.chunks[c].worker);
+    EXPECT_EQ(made.link_of_chunk[c]->receiver, chunks.chunks[c].receiver);
   }
 }
 
-TEST(WorkerLinks, LanesHaveTheNicsOfThePlan) {
+TEST(ReceiverLinks, LanesHaveTheNicsOfThePlan) {
   RouteTable routes;
   AddRoute(routes, 0, 100);
   AddRoute(routes, 1, 100);
-  const auto made = MakeWorkerLinks(routes, CutIntoChunks(routes, 4096),
-                                    {{0, {{}}}, {1, {{"mlx5_0", "mlx5_4"}, {"mlx5_1", "mlx5_5"}}}});
+  const auto made =
+      MakeReceiverLinks(routes, CutIntoChunks(routes, 4096),
+                        {{.peer = 0, .lanes = {{}}},
+                         {.peer = 1, .lanes = {{"mlx5_0", "mlx5_4"}, {"mlx5_1", "mlx5_5"}}}});
   ASSERT_TRUE(made.ok()) << made.status();
   ASSERT_EQ(made->links[0].lanes.size(), 1u);
   EXPECT_EQ(made->links[0].lanes[0].nic, "");
@@ -61,20 +65,20 @@ TEST(WorkerLinks, LanesHaveTheNicsOfThePlan) {
   EXPECT_EQ(made->links[1].lanes[1].nic, "mlx5_1");
 }
 
-TEST(WorkerLinks, RoutesToAWorkerWithoutLanesAreRefused) {
+TEST(ReceiverLinks, RoutesToAReceiverWithoutLanesAreRefused) {
   RouteTable routes;
   AddRoute(routes, 0, 100);
   AddRoute(routes, 1, 100);
-  EXPECT_EQ(MakeWorkerLinks(routes, CutIntoChunks(routes, 4096), {{0, {{}}}}).status().message(),
+  EXPECT_EQ(MakeReceiverLinks(routes, CutIntoChunks(routes, 4096), {{0, {{}}}}).status().message(),
             "the plan has routes, but no lanes, to rank 1 of the other side");
 }
 
-TEST(WorkerLinks, AWorkerWithoutARouteIsNotFound) {
+TEST(ReceiverLinks, AReceiverWithoutARouteIsNotFound) {
   RouteTable routes;
   AddRoute(routes, 4, 100);
-  auto made = MakeWorkerLinks(routes, CutIntoChunks(routes, 4096), {{4, {{}}}});
+  auto made = MakeReceiverLinks(routes, CutIntoChunks(routes, 4096), {{4, {{}}}});
   ASSERT_TRUE(made.ok()) << made.status();
-  EXPECT_EQ((*made->Find(4))->worker, 4u);
+  EXPECT_EQ((*made->Find(4))->receiver, 4u);
   EXPECT_EQ(made->Find(5).status().message(), "the plan has no route to worker 5");
 }
 
@@ -88,7 +92,7 @@ struct AddressCase {
 class SetBufferAddressTest : public testing::TestWithParam<AddressCase> {};
 
 TEST_P(SetBufferAddressTest, OnlyALaterGenerationIsTaken) {
-  WorkerLink link;
+  ReceiverLink link;
   link.buffers.resize(1);
   link.buffers[0].address = {.regions = {{"old", 0}}, .generation = GetParam().known};
   const BufferAddress told = {.regions = {{"new", 0}}, .generation = GetParam().told};
@@ -104,45 +108,45 @@ INSTANTIATE_TEST_SUITE_P(All, SetBufferAddressTest,
                                          AddressCase{"one_that_is_late", 3, 2, false}),
                          [](const auto& info) { return info.param.name; });
 
-// A trainer with a lane to a worker that has one buffer of one region.
+// A sender with a lane to a receiver that has one buffer of one region.
 class OpenTargetTest : public testing::Test {
  protected:
   explicit OpenTargetTest(LoopbackOptions options = {.can_map = false}) : network_(options) {
     routes_.Add(
-        {.worker = 2,
+        {.receiver = 2,
          .destination_offset_bytes = 80,
          .shape = {
              .source_element_bytes = 1, .destination_element_bytes = 1, .axes = {{4000, 1, 1}}}});
-    link_.worker = 2;
+    link_.receiver = 2;
     link_.last_route = 1;
     link_.lanes.resize(2);
-    for (WorkerLane& lane : link_.lanes) {
-      lane.id = *trainer_->OpenLane("worker 2", "");
-      there_.push_back(*worker_->OpenLane("trainer 0", ""));
-      EXPECT_TRUE(trainer_->ConnectLane(lane.id, *worker_->LaneAddress(there_.back())).ok());
-      EXPECT_TRUE(worker_->ConnectLane(there_.back(), *trainer_->LaneAddress(lane.id)).ok());
+    for (ReceiverLane& lane : link_.lanes) {
+      lane.id = *sender_->OpenLane("worker 2", "");
+      there_.push_back(*receiver_->OpenLane("trainer 0", ""));
+      EXPECT_TRUE(sender_->ConnectLane(lane.id, *receiver_->LaneAddress(there_.back())).ok());
+      EXPECT_TRUE(receiver_->ConnectLane(there_.back(), *sender_->LaneAddress(lane.id)).ok());
       lane.buffers.resize(1);
     }
-    weights_ = *worker_->Allocate(4096, "weights");
-    ledger_ = *worker_->Allocate(4096, "ledger");
+    weights_ = *receiver_->Allocate(4096, "weights");
+    ledger_ = *receiver_->Allocate(4096, "ledger");
     link_.buffers.resize(1);
     link_.buffers[0].address.regions.resize(1);
     EXPECT_TRUE(link_
-                    .SetBufferAddress(0, {.regions = {{*worker_->Describe(weights_.id), 16}},
-                                          .ledger = *worker_->Describe(ledger_.id),
+                    .SetBufferAddress(0, {.regions = {{*receiver_->Describe(weights_.id), 16}},
+                                          .ledger = *receiver_->Describe(ledger_.id),
                                           .generation = 1})
                     .ok());
   }
 
-  // Lets the trainer reach the buffer on the lane.
+  // Lets the sender reach the buffer on the lane.
   void Grant(size_t lane) {
-    EXPECT_TRUE(worker_->Grant(there_[lane], weights_.id).ok());
-    EXPECT_TRUE(worker_->Grant(there_[lane], ledger_.id).ok());
-    EXPECT_TRUE(worker_->Post(there_[lane], {}, 1, 0).ok());
+    EXPECT_TRUE(receiver_->Grant(there_[lane], weights_.id).ok());
+    EXPECT_TRUE(receiver_->Grant(there_[lane], ledger_.id).ok());
+    EXPECT_TRUE(receiver_->Post(there_[lane], {}, 1, 0).ok());
     std::vector<FabricEvent> events;
     for (int i = 0; i < 100; ++i) {
-      worker_->Poll(events);
-      trainer_->Poll(events);
+      receiver_->Poll(events);
+      sender_->Poll(events);
     }
   }
 
@@ -151,15 +155,15 @@ class OpenTargetTest : public testing::Test {
     Grant(0);
     Grant(1);
     link_.buffers[0].address.regions[0].offset_bytes = offset_bytes;
-    link_.buffers[0].address.ledger = *worker_->Describe(ledger);
-    return std::string(link_.OpenTarget(*trainer_, routes_).message());
+    link_.buffers[0].address.ledger = *receiver_->Describe(ledger);
+    return std::string(link_.OpenTarget(*sender_, routes_).message());
   }
 
   LoopbackNetwork network_;
   RouteTable routes_;
-  std::unique_ptr<Fabric> trainer_ = network_.Join("trainer 0");
-  std::unique_ptr<Fabric> worker_ = network_.Join("worker 2");
-  WorkerLink link_;
+  std::unique_ptr<Fabric> sender_ = network_.Join("trainer 0");
+  std::unique_ptr<Fabric> receiver_ = network_.Join("worker 2");
+  ReceiverLink link_;
   std::vector<LaneId> there_;
   Region weights_;
   Region ledger_;
@@ -167,12 +171,12 @@ class OpenTargetTest : public testing::Test {
 
 TEST_F(OpenTargetTest, IsOpenWhenEveryLaneHasItsGrants) {
   Grant(0);
-  EXPECT_TRUE(absl::IsFailedPrecondition(link_.OpenTarget(*trainer_, routes_)));
+  EXPECT_TRUE(absl::IsFailedPrecondition(link_.OpenTarget(*sender_, routes_)));
   EXPECT_TRUE(link_.buffers[0].to_open);
   Grant(1);
-  EXPECT_EQ(link_.OpenTarget(*trainer_, routes_).message(), "");
+  EXPECT_EQ(link_.OpenTarget(*sender_, routes_).message(), "");
   EXPECT_FALSE(link_.buffers[0].to_open);
-  for (const WorkerLane& lane : link_.lanes) {
+  for (const ReceiverLane& lane : link_.lanes) {
     ASSERT_EQ(lane.buffers[0].regions.size(), 1u);
     EXPECT_NE(lane.buffers[0].regions[0].remote, RemoteRegionId::kNone);
     EXPECT_EQ(lane.buffers[0].regions[0].offset_bytes, 16u);
@@ -184,9 +188,10 @@ TEST_F(OpenTargetTest, IsOpenWhenEveryLaneHasItsGrants) {
 TEST_F(OpenTargetTest, AnOpenBufferIsNotImportedAgain) {
   Grant(0);
   Grant(1);
-  ASSERT_TRUE(link_.OpenTarget(*trainer_, routes_).ok());
-  ASSERT_TRUE(worker_->Renew(weights_.id, Contents::kKept).ok());  // What is described now is gone.
-  EXPECT_TRUE(link_.OpenTarget(*trainer_, routes_).ok());
+  ASSERT_TRUE(link_.OpenTarget(*sender_, routes_).ok());
+  ASSERT_TRUE(
+      receiver_->Renew(weights_.id, Contents::kKept).ok());  // What is described now is gone.
+  EXPECT_TRUE(link_.OpenTarget(*sender_, routes_).ok());
 }
 
 class OpenMappedTargetTest : public OpenTargetTest {
@@ -210,8 +215,8 @@ TEST_F(OpenMappedTargetTest, ARegionBeyondWhatIsMappedIsRefused) {
 }
 
 TEST_F(OpenMappedTargetTest, ALedgerThatIsTooShortIsRefused) {
-  const Region small = *worker_->Allocate(23, "small");
-  for (const LaneId lane : there_) ASSERT_TRUE(worker_->Grant(lane, small.id).ok());
+  const Region small = *receiver_->Allocate(23, "small");
+  for (const LaneId lane : there_) ASSERT_TRUE(receiver_->Grant(lane, small.id).ok());
   EXPECT_EQ(ErrorWith(16, small.id), "worker 2 has a ledger of 23 bytes, the plan 1 entries");
 }
 

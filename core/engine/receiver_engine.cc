@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "core/engine/worker_engine.h"
+#include "core/engine/receiver_engine.h"
 
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -13,9 +14,9 @@
 #include "core/base/status.h"
 #include "core/engine/arrived_routes.h"
 #include "core/engine/kept_lanes.h"
+#include "core/engine/receiver_memory.h"
+#include "core/engine/sender_link.h"
 #include "core/engine/shown_digests.h"
-#include "core/engine/trainer_link.h"
-#include "core/engine/worker_memory.h"
 #include "core/protocol/receive_schedule.h"
 #include "core/stage/work_pool.h"
 
@@ -24,11 +25,11 @@ namespace {
 
 constexpr uint64_t kGrantedToken = ~uint64_t{0};
 
-class WorkerEngineImpl final : public WorkerEngine {
+class ReceiverEngineImpl final : public ReceiverEngine {
  public:
-  WorkerEngineImpl(Fabric* fabric, std::unique_ptr<Manifest> manifest,
-                   const WorkerEngineOptions& options, std::unique_ptr<WorkerMemory> memory,
-                   EventSink sink)
+  ReceiverEngineImpl(Fabric* fabric, std::unique_ptr<Manifest> manifest,
+                     const ReceiverEngineOptions& options, std::unique_ptr<ReceiverMemory> memory,
+                     EventSink sink)
       : fabric_(*fabric),
         manifest_(std::move(manifest)),
         options_(options),
@@ -47,7 +48,7 @@ class WorkerEngineImpl final : public WorkerEngine {
     counts_.gpu_buffer_bytes = memory_->arena_bytes(MemoryKind::kDevice);
   }
 
-  ~WorkerEngineImpl() override { StopWork(); }
+  ~ReceiverEngineImpl() override { StopWork(); }
 
   absl::StatusOr<std::vector<LaneOffer>> SetPlan(RouteTable arrivals, uint64_t plan_hash,
                                                  const TermLanes& lanes) override {
@@ -55,31 +56,33 @@ class WorkerEngineImpl final : public WorkerEngine {
     kept_.CloseAllBut(lanes.peers);
     term_ = lanes.tag;
     plan_hash_ = plan_hash;
+    std::map<uint32_t, RankId> senders;
+    for (const PeerLanes& peer : lanes.peers) senders[peer.peer] = peer.id;
     arrived_ = std::make_shared<ArrivedRoutes>(manifest_.get(), std::move(arrivals),
-                                               options_.chunk_bytes, lanes.senders);
+                                               options_.chunk_bytes, std::move(senders));
     if (memory_->receiving_device() != nullptr) {
       WAYBILL_RETURN_IF_ERROR(
           arrived_->DigestOn(memory_->receiving_device(), options_.verify_threads,
                              [this](uint32_t region) { return memory_->ArrivesOnDevice(region); }));
     }
     WAYBILL_RETURN_IF_ERROR(MakeSources(lanes));
-    for (TrainerLink& source : sources_) {
-      if (!IsKept(lanes.peers, source.trainer)) continue;
-      WAYBILL_RETURN_IF_ERROR(kept_.Take(source.trainer, source.lanes));
-      for (TrainerLane& lane : source.lanes) {
+    for (SenderLink& source : sources_) {
+      if (!IsKept(lanes.peers, source.sender)) continue;
+      WAYBILL_RETURN_IF_ERROR(kept_.Take(source.sender, source.lanes));
+      for (SenderLane& lane : source.lanes) {
         lane.kept = true;
         lane.granted = false;
       }
     }
     WAYBILL_RETURN_IF_ERROR(memory_->AllocateLedgers(arrived_->routes().size()));
     std::vector<LaneOffer> offers;
-    for (TrainerLink& source : sources_) {
-      for (TrainerLane& lane : source.lanes) {
+    for (SenderLink& source : sources_) {
+      for (SenderLane& lane : source.lanes) {
         if (!lane.kept) {
           WAYBILL_ASSIGN_OR_RETURN(lane.id, fabric_.OpenLane(ToString(source.id), lane.nic));
         }
         WAYBILL_ASSIGN_OR_RETURN(std::string address, fabric_.LaneAddress(lane.id));
-        offers.push_back({source.trainer, std::move(address)});
+        offers.push_back({source.sender, std::move(address)});
       }
     }
     return offers;
@@ -112,24 +115,24 @@ class WorkerEngineImpl final : public WorkerEngine {
     return addresses;
   }
 
-  absl::Status Connect(absl::Span<const TrainerAddress> trainers) override {
-    for (const TrainerAddress& trainer : trainers) {
-      TrainerLink* source = nullptr;
-      for (TrainerLink& s : sources_) {
-        if (s.trainer == trainer.trainer) source = &s;
+  absl::Status Connect(absl::Span<const SenderAddress> senders) override {
+    for (const SenderAddress& sender : senders) {
+      SenderLink* source = nullptr;
+      for (SenderLink& s : sources_) {
+        if (s.sender == sender.sender) source = &s;
       }
       if (source == nullptr) {
         return absl::InvalidArgumentError(
-            absl::StrCat("the plan has no route from trainer ", trainer.trainer));
+            absl::StrCat("the plan has no route from trainer ", sender.sender));
       }
-      WAYBILL_RETURN_IF_ERROR(source->CheckLaneCount(trainer.lane_addresses.size()));
+      WAYBILL_RETURN_IF_ERROR(source->CheckLaneCount(sender.lane_addresses.size()));
       for (size_t i = 0; i < source->lanes.size(); ++i) {
-        const TrainerLane& lane = source->lanes[i];
-        WAYBILL_RETURN_IF_ERROR(
-            lane.kept ? Grant(lane.id) : fabric_.ConnectLane(lane.id, trainer.lane_addresses[i]));
+        const SenderLane& lane = source->lanes[i];
+        WAYBILL_RETURN_IF_ERROR(lane.kept ? Grant(lane.id)
+                                          : fabric_.ConnectLane(lane.id, sender.lane_addresses[i]));
       }
     }
-    CheckConnected();  // Without any trainer there is nothing to wait for.
+    CheckConnected();  // Without any sender there is nothing to wait for.
     return absl::OkStatus();
   }
 
@@ -145,9 +148,9 @@ class WorkerEngineImpl final : public WorkerEngine {
     Run();
   }
 
-  void LoseTrainer(uint32_t trainer, const absl::Status& why) override {
-    for (TrainerLink& source : sources_) {
-      if (source.trainer == trainer) Fail(source, why);
+  void LoseSender(uint32_t sender, const absl::Status& why) override {
+    for (SenderLink& source : sources_) {
+      if (source.sender == sender) Fail(source, why);
     }
   }
 
@@ -189,8 +192,8 @@ class WorkerEngineImpl final : public WorkerEngine {
   absl::Status MayReceive() const override { return memory_->MayReceive(); }
 
   bool Handle(const FabricEvent& event) override {
-    for (TrainerLink& source : sources_) {
-      for (TrainerLane& lane : source.lanes) {
+    for (SenderLink& source : sources_) {
+      for (SenderLane& lane : source.lanes) {
         if (lane.id != event.lane || source.failed) continue;
         Handle(source, lane, event);
         return true;
@@ -233,14 +236,14 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   std::vector<LaneReport> ReportLanes() const override {
     std::vector<LaneReport> reports;
-    for (const TrainerLink& source : sources_) source.Report(fabric_, reports);
+    for (const SenderLink& source : sources_) source.Report(fabric_, reports);
     return reports;
   }
 
   StageSpans stages() const override { return timeline_.spans(); }
 
-  WorkerCounts counts() const override {
-    WorkerCounts counts = counts_;
+  ReceiverCounts counts() const override {
+    ReceiverCounts counts = counts_;
     counts.early_chunks = schedule_.early_chunks();
     counts.stragglers = schedule_.stragglers();
     counts.repeats = schedule_.repeats();
@@ -261,21 +264,21 @@ class WorkerEngineImpl final : public WorkerEngine {
   void EndTerm() {
     StopVerifying();
     if (schedule_.EndTerm()) KeepDigests();  // The next plan has another ledger.
-    for (TrainerLink& source : sources_) {
-      if (!source.failed) kept_.Add(source.trainer, std::move(source.lanes));
+    for (SenderLink& source : sources_) {
+      if (!source.failed) kept_.Add(source.sender, std::move(source.lanes));
     }
     sources_.clear();
     relay_ = nullptr;
   }
 
   absl::Status MakeSources(const TermLanes& lanes) {
-    absl::Status status = MakeTrainerLinks(arrived_->routes(), arrived_->chunks(), lanes, sources_);
+    absl::Status status = MakeSenderLinks(arrived_->routes(), arrived_->chunks(), lanes, sources_);
     if (!status.ok()) {
       sources_.clear();  // The schedule does not know them.
       return status;
     }
     std::vector<ReceiveSender> senders;
-    for (TrainerLink& source : sources_) {
+    for (SenderLink& source : sources_) {
       senders.push_back({.lane_count = static_cast<uint32_t>(source.lanes.size()),
                          .chunk_count = source.chunk_count});
       source.digest_batch = std::make_unique<WorkPool::Batch>(
@@ -291,7 +294,7 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   // --- lanes ---
 
-  void Handle(TrainerLink& source, TrainerLane& lane, const FabricEvent& event) {
+  void Handle(SenderLink& source, SenderLane& lane, const FabricEvent& event) {
     switch (event.kind) {
       case FabricEvent::Kind::kConnected:
         return FailUnless(source, Grant(lane.id));
@@ -313,7 +316,7 @@ class WorkerEngineImpl final : public WorkerEngine {
                         kGrantedToken);
   }
 
-  void CountImmediate(TrainerLink& source, TrainerLane& lane, Immediate immediate) {
+  void CountImmediate(SenderLink& source, SenderLane& lane, Immediate immediate) {
     if (immediate.kind == Immediate::Kind::kGranted) {
       if (immediate.sequence != term_) return;
       lane.granted = true;
@@ -328,20 +331,20 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   void CheckConnected() {
     if (schedule_.connected()) return;
-    for (const TrainerLink& source : sources_) {
-      for (const TrainerLane& lane : source.lanes) {
+    for (const SenderLink& source : sources_) {
+      for (const SenderLane& lane : source.lanes) {
         if (!lane.granted) return;
       }
     }
     schedule_.OnConnected();
-    sink_({.kind = WorkerEvent::Kind::kConnected});
+    sink_({.kind = ReceiverEvent::Kind::kConnected});
   }
 
-  void FailUnless(TrainerLink& source, absl::Status status) {
+  void FailUnless(SenderLink& source, absl::Status status) {
     if (!status.ok()) Fail(source, std::move(status));
   }
 
-  void Fail(TrainerLink& source, absl::Status status) {
+  void Fail(SenderLink& source, absl::Status status) {
     if (source.failed) return;
     // If all of its data has arrived, the data is verified although the lane is dead.
     if (schedule_.waits_for_visibility(source.index) && ShowToKernels(source).ok()) {
@@ -350,19 +353,19 @@ class WorkerEngineImpl final : public WorkerEngine {
     GiveUp(source, std::move(status));
   }
 
-  void GiveUp(TrainerLink& source, absl::Status status) {
+  void GiveUp(SenderLink& source, absl::Status status) {
     source.failed = true;
-    // One dead lane is a dead trainer: nothing of it can land by the others from now on.
+    // One dead lane is a dead sender: nothing of it can land by the others from now on.
     CloseLanes(source);
     schedule_.OnSenderFailed(source.index);
     if (schedule_.is_lost(source.index)) pool_.Cancel(*source.digest_batch);
-    sink_({.kind = WorkerEvent::Kind::kPeerFailed,
-           .trainer = source.trainer,
+    sink_({.kind = ReceiverEvent::Kind::kPeerFailed,
+           .sender = source.sender,
            .status = WithScope(std::move(status), Scope::kPeer)});
   }
 
-  void CloseLanes(const TrainerLink& source) {
-    for (const TrainerLane& lane : source.lanes) (void)fabric_.CloseLane(lane.id);
+  void CloseLanes(const SenderLink& source) {
+    for (const SenderLane& lane : source.lanes) (void)fabric_.CloseLane(lane.id);
   }
 
   // --- one update ---
@@ -376,7 +379,7 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   // Tells the schedule what threads have done.
   void ReportProgress() {
-    for (TrainerLink& source : sources_) {
+    for (SenderLink& source : sources_) {
       if (schedule_.is_digesting(source.index) &&
           source.wave_is_over.load(std::memory_order_acquire)) {
         EndWave(source);
@@ -421,7 +424,7 @@ class WorkerEngineImpl final : public WorkerEngine {
   }
 
   void Refuse(const UpdateId& update, absl::Status status) {
-    sink_({.kind = WorkerEvent::Kind::kRefused, .update = update, .status = std::move(status)});
+    sink_({.kind = ReceiverEvent::Kind::kRefused, .update = update, .status = std::move(status)});
   }
 
   // Says who keeps the next update from beginning.
@@ -448,11 +451,11 @@ class WorkerEngineImpl final : public WorkerEngine {
       timeline_.Clear();
       kept_digests_.reset();
     }
-    for (TrainerLink& source : sources_) source.BeginUpdate();
+    for (SenderLink& source : sources_) source.BeginUpdate();
     if (relay_ != nullptr) relay_->Begin();
     arrived_->Begin(command.update, digests());
     timeline_.Begin(Stage::kReceive);
-    sink_({.kind = WorkerEvent::Kind::kReady,
+    sink_({.kind = ReceiverEvent::Kind::kReady,
            .update = command.update,
            .buffer_index = command.buffer,
            .address = *std::move(address)});
@@ -460,9 +463,9 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   std::vector<LaneId> AllLanes() const {
     std::vector<LaneId> lanes;
-    for (const TrainerLink& source : sources_) {
+    for (const SenderLink& source : sources_) {
       if (source.failed) continue;
-      for (const TrainerLane& lane : source.lanes) lanes.push_back(lane.id);
+      for (const SenderLane& lane : source.lanes) lanes.push_back(lane.id);
     }
     return lanes;
   }
@@ -484,7 +487,7 @@ class WorkerEngineImpl final : public WorkerEngine {
     return memory_->Describe(buffer);
   }
 
-  void Compare(TrainerLink& source) {
+  void Compare(SenderLink& source) {
     absl::Status status = arrived_->Compare(source.first_route, source.last_route, ledger());
     if (!status.ok()) return FailUpdate(std::move(status));
     schedule_.OnVerified(source.index);
@@ -502,14 +505,14 @@ class WorkerEngineImpl final : public WorkerEngine {
     if (digests() == Digests::kOn && !schedule_.continued()) {
       arrived_bytes_ = {plan_hash_, arrived_->DigestOfAll(ledger())};
     }
-    sink_({.kind = WorkerEvent::Kind::kArrived, .update = schedule_.update()});
+    sink_({.kind = ReceiverEvent::Kind::kArrived, .update = schedule_.update()});
   }
 
   void TellLacking() {
     timeline_.End(Stage::kVerify);
-    WorkerEvent event = {.kind = WorkerEvent::Kind::kLacking, .update = schedule_.update()};
-    for (const TrainerLink& source : sources_) {
-      if (schedule_.is_lost(source.index)) event.lacking.push_back(source.trainer);
+    ReceiverEvent event = {.kind = ReceiverEvent::Kind::kLacking, .update = schedule_.update()};
+    for (const SenderLink& source : sources_) {
+      if (schedule_.is_lost(source.index)) event.lacking.push_back(source.sender);
     }
     sink_(event);
   }
@@ -521,7 +524,7 @@ class WorkerEngineImpl final : public WorkerEngine {
   }
 
   void TellFailed(absl::Status status) {
-    sink_({.kind = WorkerEvent::Kind::kFailed,
+    sink_({.kind = ReceiverEvent::Kind::kFailed,
            .update = schedule_.update(),
            .status = WithScope(std::move(status), Scope::kUpdate)});
   }
@@ -531,14 +534,14 @@ class WorkerEngineImpl final : public WorkerEngine {
     return device == nullptr ? InboundWrites::kOrdered : device->inbound_writes();
   }
 
-  absl::Status ShowToKernels(const TrainerLink& source) {
+  absl::Status ShowToKernels(const SenderLink& source) {
     switch (inbound_writes()) {
       case InboundWrites::kOrdered:
         break;
       case InboundWrites::kFlushed:
         return memory_->receiving_device()->FlushInboundWrites();
       case InboundWrites::kReadBack:
-        for (const TrainerLane& lane : source.lanes) {
+        for (const SenderLane& lane : source.lanes) {
           WAYBILL_RETURN_IF_ERROR(fabric_.ReadBack(lane.id));
         }
         break;
@@ -546,30 +549,30 @@ class WorkerEngineImpl final : public WorkerEngine {
     return absl::OkStatus();
   }
 
-  // Makes what has come from the trainer visible to kernels. If that fails, the trainer has failed,
+  // Makes what has come from the sender visible to kernels. If that fails, the sender has failed,
   // as by a dead lane, or the update if the GPU is to blame.
-  void MakeVisible(TrainerLink& source) {
+  void MakeVisible(SenderLink& source) {
     absl::Status status = ShowToKernels(source);
     if (status.ok()) return BecomeVisible(source);
     if (inbound_writes() == InboundWrites::kReadBack) return GiveUp(source, std::move(status));
     FailUpdate(std::move(status));
   }
 
-  void BecomeVisible(TrainerLink& source) {
+  void BecomeVisible(SenderLink& source) {
     if (!schedule_.OnVisible(source.index)) return;
     timeline_.End(Stage::kReceive);
     timeline_.Begin(Stage::kVerify);
     if (relay_ != nullptr) relay_->OnLedger(source.first_route, source.last_route, ledger());
   }
 
-  // Returns true if this thread's cache has those chunks of the trainer that have come last.
-  bool IsInCache(const TrainerLink& source) const {
+  // Returns true if this thread's cache has those chunks of the sender that have come last.
+  bool IsInCache(const SenderLink& source) const {
     return !schedule_.is_complete(source.index) && memory_->receiving_device() == nullptr &&
            std::all_of(source.lanes.begin(), source.lanes.end(),
-                       [this](const TrainerLane& lane) { return fabric_.CopiesPosts(lane.id); });
+                       [this](const SenderLane& lane) { return fabric_.CopiesPosts(lane.id); });
   }
 
-  void BeginWave(TrainerLink& source, absl::Span<const uint32_t> chunks) {
+  void BeginWave(SenderLink& source, absl::Span<const uint32_t> chunks) {
     source.wave = chunks;
     const auto count = static_cast<uint32_t>(chunks.size());
     const uint32_t at_once = arrived_->at_once();
@@ -585,20 +588,20 @@ class WorkerEngineImpl final : public WorkerEngine {
   }
 
   // On any thread.
-  void DigestGroup(const TrainerLink& source, uint32_t group) {
+  void DigestGroup(const SenderLink& source, uint32_t group) {
     const uint32_t at_once = arrived_->at_once();
     arrived_->Digest(source.wave.subspan(uint64_t{group} * at_once, at_once), regions());
   }
 
-  void EndWave(TrainerLink& source) {
+  void EndWave(SenderLink& source) {
     for (const uint32_t chunk : std::exchange(source.wave, {})) {
       CountArrived(source, arrived_->chunks().chunks[chunk].size_bytes);
     }
     schedule_.OnDigested(source.index);
   }
 
-  // Chunks may have more than what is written: what the worker only compares is in them, too.
-  void CountArrived(TrainerLink& source, uint64_t bytes) {
+  // Chunks may have more than what is written: what the receiver only compares is in them, too.
+  void CountArrived(SenderLink& source, uint64_t bytes) {
     const uint64_t left = std::min(bytes, source.bytes - source.counted_bytes);
     source.counted_bytes += left;
     counts_.arrived_bytes += left;
@@ -642,7 +645,7 @@ class WorkerEngineImpl final : public WorkerEngine {
     if (kept_digests_ == nullptr) {
       kept_digests_ = std::make_shared<ShownDigests>(schedule_.update().version);
     }
-    for (const TrainerLink& source : sources_) {
+    for (const SenderLink& source : sources_) {
       if (!schedule_.is_verified(source.index)) continue;
       if (digests() == Digests::kOff) {
         kept_digests_->AddUnknown();
@@ -663,7 +666,7 @@ class WorkerEngineImpl final : public WorkerEngine {
     const bool unchanged = arrived_bytes_ && shown_bytes_ == arrived_bytes_;
     shown_bytes_ = arrived_bytes_;
     counts_.unchanged_versions += unchanged ? 1 : 0;
-    sink_({.kind = WorkerEvent::Kind::kShown,
+    sink_({.kind = ReceiverEvent::Kind::kShown,
            .update = command.update,
            .pause = now_ - copy_began_,
            .unchanged = unchanged});
@@ -678,7 +681,7 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   // After this no thread of ours reads what arrives.
   void StopVerifying() {
-    for (TrainerLink& source : sources_) pool_.Cancel(*source.digest_batch);
+    for (SenderLink& source : sources_) pool_.Cancel(*source.digest_batch);
   }
   // After this no thread of ours reads or writes the buffers.
   void StopWork() {
@@ -688,16 +691,16 @@ class WorkerEngineImpl final : public WorkerEngine {
 
   Fabric& fabric_;
   const std::unique_ptr<Manifest> manifest_;
-  const WorkerEngineOptions options_;
-  const std::unique_ptr<WorkerMemory> memory_;
+  const ReceiverEngineOptions options_;
+  const std::unique_ptr<ReceiverMemory> memory_;
   ShownState shown_;
 
   uint32_t term_ = 0;  // Its tag.
   uint64_t plan_hash_ = 0;
   std::shared_ptr<ArrivedRoutes> arrived_;
   RelayedRoutes* relay_ = nullptr;
-  KeptLanes<TrainerLane> kept_;
-  std::deque<TrainerLink> sources_;  // In the order of the ledger; addresses are stable.
+  KeptLanes<SenderLane> kept_;
+  std::deque<SenderLink> sources_;  // In the order of the ledger; addresses are stable.
   ReceiveSchedule schedule_;
 
   absl::Time now_;                                             // The time of the last Step().
@@ -711,7 +714,7 @@ class WorkerEngineImpl final : public WorkerEngine {
   std::atomic<bool> copied_ = false;
   std::mutex copy_mutex_;
   absl::Status copy_status_;
-  WorkerCounts counts_;
+  ReceiverCounts counts_;
 
   EventSink sink_;
   WorkPool::Batch copy_batch_;
@@ -720,15 +723,15 @@ class WorkerEngineImpl final : public WorkerEngine {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<WorkerEngine>> WorkerEngine::Create(
+absl::StatusOr<std::unique_ptr<ReceiverEngine>> ReceiverEngine::Create(
     Fabric* fabric, Manifest manifest, const std::vector<MemorySpan>& user_regions,
-    const WorkerEngineOptions& options, EventSink sink) {
+    const ReceiverEngineOptions& options, EventSink sink) {
   auto owned = std::make_unique<Manifest>(std::move(manifest));
   WAYBILL_ASSIGN_OR_RETURN(
-      std::unique_ptr<WorkerMemory> memory,
-      WorkerMemory::Create(fabric, owned.get(), options.mode, user_regions, options.arena_gpu));
-  return std::make_unique<WorkerEngineImpl>(fabric, std::move(owned), options, std::move(memory),
-                                            std::move(sink));
+      std::unique_ptr<ReceiverMemory> memory,
+      ReceiverMemory::Create(fabric, owned.get(), options.mode, user_regions, options.arena_gpu));
+  return std::make_unique<ReceiverEngineImpl>(fabric, std::move(owned), options, std::move(memory),
+                                              std::move(sink));
 }
 
 }  // namespace waybill

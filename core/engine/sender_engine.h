@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The sending side of a group's updates: stages a trainer's routes and sends them to their workers.
+// The sending side of a group's updates: stages a sender's routes and sends them to their
+// receivers.
 //
 // The engine takes commands and reports events. It does not talk to the controller. All calls come
 // from one thread, the progress thread, which hands on the fabric's events and calls Step(). No
 // call blocks.
-#ifndef WAYBILL_CORE_ENGINE_TRAINER_ENGINE_H_
-#define WAYBILL_CORE_ENGINE_TRAINER_ENGINE_H_
+#ifndef WAYBILL_CORE_ENGINE_SENDER_ENGINE_H_
+#define WAYBILL_CORE_ENGINE_SENDER_ENGINE_H_
 
 #include <cstdint>
 #include <functional>
@@ -28,11 +29,11 @@
 
 namespace waybill {
 
-struct TrainerEvent {
+struct SenderEvent {
   enum class Kind : uint8_t {
     kConnected = 1,  // Every lane of the plan works.
-    // The lane to `peer` is dead. What goes to other workers goes on. A trainer is a peer that owns
-    // parts of blocks that this one quantises: what needs its maxima is not sent.
+    // The lane to `peer` is dead. What goes to other receivers goes on. A sender is a peer that
+    // owns parts of blocks that this one quantises: what needs its maxima is not sent.
     kPeerFailed = 2,
     kSent = 3,  // All writes are complete, except those to failed peers. The tensors may change.
     // No write of the update can land any more. Follows Abort(), and also StopNow() and SetPlan()
@@ -53,63 +54,63 @@ struct TrainerEvent {
 // What happens to an update whose quantised elements include NaNs or infinities.
 enum class NonFiniteRule : uint8_t { kKept, kRefused };
 
-// The addresses that a trainer needs to reach one worker.
-struct WorkerAddress {
-  uint32_t worker = 0;
+// The addresses that a sender needs to reach one receiver.
+struct ReceiverAddress {
+  uint32_t receiver = 0;
   std::vector<std::string> lane_addresses;  // In the order of the lanes.
   std::vector<BufferAddress> buffers;
 };
 
-// The addresses that other ranks need to reach a trainer.
-struct TrainerOffers {
-  std::vector<LaneOffer> lanes;      // To workers.
-  std::vector<LaneOffer> co_owners;  // To trainers that share blocks with this one.
+// The addresses that other ranks need to reach a sender.
+struct SenderOffers {
+  std::vector<LaneOffer> lanes;      // To receivers.
+  std::vector<LaneOffer> co_owners;  // To senders that share blocks with this one.
   std::string mailbox;               // Where the co-owners write; empty if there are none.
 };
 
-// One worker's part in the start of an update.
+// One receiver's part in the start of an update.
 struct StartTarget {
-  uint32_t worker = 0;
+  uint32_t receiver = 0;
   uint32_t buffer_index = 0;
-  uint32_t generation = 0;  // The buffer's, as the worker offered it for this update.
+  uint32_t generation = 0;  // The buffer's, as the receiver offered it for this update.
 };
 
-class TrainerEngine {
+class SenderEngine {
  public:
-  using EventSink = std::function<void(const TrainerEvent&)>;
+  using EventSink = std::function<void(const SenderEvent&)>;
 
   // Creates an engine. The fabric and the area outlive it; the area may be shared by the engines of
   // other groups. `sink` is called on the progress thread, from within the engine's calls.
-  static std::unique_ptr<TrainerEngine> Create(Fabric* fabric, StagingArea* area, EventSink sink);
+  static std::unique_ptr<SenderEngine> Create(Fabric* fabric, StagingArea* area, EventSink sink);
   // Closes every lane.
-  virtual ~TrainerEngine() = default;
+  virtual ~SenderEngine() = default;
 
   // Replaces the plan, and returns the lanes of the new one. Closes the lanes of the old one that
   // are not kept.
   //
-  //   sources   The memory of each region of the trainer's manifest. It must stay valid until the
+  //   sources   The memory of each region of the sender's manifest. It must stay valid until the
   //             next plan, and unchanged from Start() to the event that ends the update.
-  //   lanes     The lanes to each worker.
+  //   lanes     The lanes to each receiver.
   //
   // kInvalidArgument: the plan is inconsistent, or the sources are on several devices.
   // kFailedPrecondition: a lane that is to be kept is dead, or had writes outstanding.
-  virtual absl::StatusOr<TrainerOffers> SetPlan(RankPlan plan, std::vector<MemorySpan> sources,
-                                                const TermLanes& lanes) = 0;
+  virtual absl::StatusOr<SenderOffers> SetPlan(RankPlan plan, std::vector<MemorySpan> sources,
+                                               const TermLanes& lanes) = 0;
 
   // Connects every lane that is not kept. kConnected follows, or kPeerFailed for each peer that
   // cannot be reached.
-  virtual absl::Status Connect(absl::Span<const WorkerAddress> workers,
+  virtual absl::Status Connect(absl::Span<const ReceiverAddress> receivers,
                                absl::Span<const CoOwnerAddress> co_owners = {}) = 0;
 
-  // Says where a worker's buffer is from now on. It is imported on every lane before the next
+  // Says where a receiver's buffer is from now on. It is imported on every lane before the next
   // update that goes to it. Call it at any time after Connect(), also twice. An address of an
-  // earlier generation than the known one is left aside. kInvalidArgument: there is no such worker
-  // or buffer, or it has another number of regions.
-  virtual absl::Status SetBufferAddress(uint32_t worker, uint32_t buffer_index,
+  // earlier generation than the known one is left aside. kInvalidArgument: there is no such
+  // receiver or buffer, or it has another number of regions.
+  virtual absl::Status SetBufferAddress(uint32_t receiver, uint32_t buffer_index,
                                         BufferAddress address) = 0;
 
   // Starts to send to the targets, and to trade maxima with co-owners. `targets` is empty if other
-  // trainers need this one's maxima only. Chunks are those of CutIntoChunks() of the plan's routes,
+  // senders need this one's maxima only. Chunks are those of CutIntoChunks() of the plan's routes,
   // and can be released from the start on. kSent follows, or kStopped after an abort.
   // kFailedPrecondition: not connected, an update is going on, or the known address of a target is
   // of another generation.
@@ -118,7 +119,7 @@ class TrainerEngine {
                              NonFiniteRule rule = NonFiniteRule::kKept,
                              SourcesAre sources = SourcesAre::kThere) = 0;
   // In an update with kArriving: says that the bytes of a chunk have come. Call Step() after it. A
-  // worker's part ends once all its chunks are released and all its routes' digests given.
+  // receiver's part ends once all its chunks are released and all its routes' digests given.
   virtual void Release(uint32_t chunk) = 0;
   // Likewise: says the digest of a route, once for each update.
   virtual void GiveDigest(uint32_t route, uint64_t digest) = 0;
@@ -153,4 +154,4 @@ class TrainerEngine {
 
 }  // namespace waybill
 
-#endif  // WAYBILL_CORE_ENGINE_TRAINER_ENGINE_H_
+#endif  // WAYBILL_CORE_ENGINE_SENDER_ENGINE_H_

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "core/engine/trainer_engine.h"
+#include "core/engine/sender_engine.h"
 
 #include <cstdint>
 #include <memory>
@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/engine/kept_lanes.h"
+#include "core/engine/receiver_link.h"
 #include "core/engine/staged_routes.h"
 #include "core/engine/update_sender.h"
-#include "core/engine/worker_link.h"
 #include "core/plan/plan_codec.h"
 #include "core/protocol/send_schedule.h"
 
@@ -20,48 +20,48 @@ namespace {
 
 constexpr uint64_t kGrantedToken = ~uint64_t{0};
 
-class TrainerEngineImpl final : public TrainerEngine {
+class SenderEngineImpl final : public SenderEngine {
  public:
-  TrainerEngineImpl(Fabric* fabric, StagingArea* area, EventSink sink)
+  SenderEngineImpl(Fabric* fabric, StagingArea* area, EventSink sink)
       : fabric_(*fabric),
         area_(*area),
         sink_(std::move(sink)),
         kept_(fabric),
         exchange_(fabric,
-                  [this](uint32_t trainer, absl::Status status) {
-                    ReportFailure({Role::kTrainer, trainer}, std::move(status));
+                  [this](uint32_t sender, absl::Status status) {
+                    ReportFailure({Role::kTrainer, sender}, std::move(status));
                   }),
         sender_(
             fabric, area, &links_, &exchange_,
             [this](UpdateSender::Result result, absl::Status why) {
               OnEnd(result, std::move(why));
             },
-            [this](const WorkerLink& link, absl::Status status) {
-              ReportFailure({Role::kWorker, link.worker}, std::move(status));
+            [this](const ReceiverLink& link, absl::Status status) {
+              ReportFailure({Role::kWorker, link.receiver}, std::move(status));
             }) {}
 
-  ~TrainerEngineImpl() override {
+  ~SenderEngineImpl() override {
     sender_.Reset();
-    for (const WorkerLink& link : links_.links) link.CloseLanes(fabric_);
+    for (const ReceiverLink& link : links_.links) link.CloseLanes(fabric_);
   }
 
-  absl::StatusOr<TrainerOffers> SetPlan(RankPlan plan, std::vector<MemorySpan> sources,
-                                        const TermLanes& lanes) override {
-    WAYBILL_RETURN_IF_ERROR(CheckTrainerPlan(plan));
+  absl::StatusOr<SenderOffers> SetPlan(RankPlan plan, std::vector<MemorySpan> sources,
+                                       const TermLanes& lanes) override {
+    WAYBILL_RETURN_IF_ERROR(CheckSenderPlan(plan));
     EndTerm();
     kept_.CloseAllBut(lanes.peers);
     term_ = lanes.tag;
     WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<StagedRoutes> staged,
                              StagedRoutes::Create(std::move(plan), std::move(sources), area_));
     WAYBILL_ASSIGN_OR_RETURN(links_,
-                             MakeWorkerLinks(staged->routes(), staged->list(), lanes.peers));
-    for (WorkerLink& link : links_.links) {
-      if (!IsKept(lanes.peers, link.worker)) continue;
-      WAYBILL_RETURN_IF_ERROR(kept_.Take(link.worker, link.lanes));
-      for (WorkerLane& lane : link.lanes) lane.BeginTerm();
+                             MakeReceiverLinks(staged->routes(), staged->list(), lanes.peers));
+    for (ReceiverLink& link : links_.links) {
+      if (!IsKept(lanes.peers, link.receiver)) continue;
+      WAYBILL_RETURN_IF_ERROR(kept_.Take(link.receiver, link.lanes));
+      for (ReceiverLane& lane : link.lanes) lane.BeginTerm();
     }
     WAYBILL_RETURN_IF_ERROR(sender_.SetRoutes(std::move(staged)));
-    TrainerOffers offers;
+    SenderOffers offers;
     WAYBILL_ASSIGN_OR_RETURN(offers.lanes, links_.OpenLanes(fabric_));
     WAYBILL_ASSIGN_OR_RETURN(offers.co_owners, exchange_.SetPlan(&sender_.routes().exchange(),
                                                                  &sender_.routes().scale_values()));
@@ -69,33 +69,33 @@ class TrainerEngineImpl final : public TrainerEngine {
     return offers;
   }
 
-  absl::Status Connect(absl::Span<const WorkerAddress> workers,
+  absl::Status Connect(absl::Span<const ReceiverAddress> receivers,
                        absl::Span<const CoOwnerAddress> co_owners) override {
-    for (const WorkerAddress& worker : workers) {
-      WAYBILL_ASSIGN_OR_RETURN(WorkerLink * link, links_.Find(worker.worker));
-      WAYBILL_RETURN_IF_ERROR(link->CheckLaneCount(worker.lane_addresses.size()));
+    for (const ReceiverAddress& receiver : receivers) {
+      WAYBILL_ASSIGN_OR_RETURN(ReceiverLink * link, links_.Find(receiver.receiver));
+      WAYBILL_RETURN_IF_ERROR(link->CheckLaneCount(receiver.lane_addresses.size()));
       link->buffers.clear();
-      for (const BufferAddress& address : worker.buffers) {
+      for (const BufferAddress& address : receiver.buffers) {
         link->buffers.push_back({.address = address, .to_open = !address.reachable()});
       }
       for (size_t i = 0; i < link->lanes.size(); ++i) {
         if (link->lanes[i].kept) continue;
-        WAYBILL_RETURN_IF_ERROR(fabric_.ConnectLane(link->lanes[i].id, worker.lane_addresses[i]));
+        WAYBILL_RETURN_IF_ERROR(fabric_.ConnectLane(link->lanes[i].id, receiver.lane_addresses[i]));
       }
     }
     WAYBILL_RETURN_IF_ERROR(exchange_.Connect(co_owners));
     connecting_ = true;
-    // On a kept lane the worker's grant may have come before this.
-    for (WorkerLink& link : links_.links) {
-      for (WorkerLane& lane : link.lanes) AnswerIfGranted(link, lane);
+    // On a kept lane the receiver's grant may have come before this.
+    for (ReceiverLink& link : links_.links) {
+      for (ReceiverLane& lane : link.lanes) AnswerIfGranted(link, lane);
     }
     CheckConnected();  // Without any peer there is nothing to wait for.
     return absl::OkStatus();
   }
 
-  absl::Status SetBufferAddress(uint32_t worker, uint32_t buffer_index,
+  absl::Status SetBufferAddress(uint32_t receiver, uint32_t buffer_index,
                                 BufferAddress address) override {
-    WAYBILL_ASSIGN_OR_RETURN(WorkerLink * link, links_.Find(worker));
+    WAYBILL_ASSIGN_OR_RETURN(ReceiverLink * link, links_.Find(receiver));
     return link->SetBufferAddress(buffer_index, std::move(address));
   }
 
@@ -109,19 +109,19 @@ class TrainerEngineImpl final : public TrainerEngine {
                                      state_ == State::kStopping ? " is not quiescent yet"
                                                                 : " is being sent")));
     }
-    for (WorkerLink& link : links_.links) link.targeted = false;
+    for (ReceiverLink& link : links_.links) link.targeted = false;
     for (const StartTarget& target : targets) {
-      WAYBILL_ASSIGN_OR_RETURN(WorkerLink * link, links_.Find(target.worker));
+      WAYBILL_ASSIGN_OR_RETURN(ReceiverLink * link, links_.Find(target.receiver));
       if (target.buffer_index >= link->buffers.size()) {
         return absl::InvalidArgumentError(
-            absl::StrCat("start version ", update.version, ": worker ", target.worker, " has ",
+            absl::StrCat("start version ", update.version, ": worker ", target.receiver, " has ",
                          link->buffers.size(), " buffers, not ", target.buffer_index + 1));
       }
       const uint32_t known = link->buffers[target.buffer_index].address.generation;
       if (target.generation != known) {
         return absl::FailedPreconditionError(
             absl::StrCat("start version ", update.version, ": buffer ", target.buffer_index,
-                         " of worker ", target.worker, " has generation ", target.generation,
+                         " of worker ", target.receiver, " has generation ", target.generation,
                          ", and this trainer has its address of generation ", known));
       }
       link->targeted = true;
@@ -145,7 +145,7 @@ class TrainerEngineImpl final : public TrainerEngine {
 
   void Abort(uint32_t sequence) override {
     if (state_ == State::kIdle || update_.sequence != sequence) {
-      return sink_({.kind = TrainerEvent::Kind::kStopped, .update = {.sequence = sequence}});
+      return sink_({.kind = SenderEvent::Kind::kStopped, .update = {.sequence = sequence}});
     }
     if (state_ != State::kStopping) Stop();
   }
@@ -190,7 +190,7 @@ class TrainerEngineImpl final : public TrainerEngine {
 
   // --- lanes ---
 
-  void Handle(WorkerLink& link, WorkerLane& lane, const FabricEvent& event) {
+  void Handle(ReceiverLink& link, ReceiverLane& lane, const FabricEvent& event) {
     switch (event.kind) {
       case FabricEvent::Kind::kConnected:
         return;
@@ -208,8 +208,8 @@ class TrainerEngineImpl final : public TrainerEngine {
     }
   }
 
-  // If the worker has granted its buffers on the lane: tells it that the ring is granted to it.
-  void AnswerIfGranted(WorkerLink& link, WorkerLane& lane) {
+  // If the receiver has granted its buffers on the lane: tells it that the ring is granted to it.
+  void AnswerIfGranted(ReceiverLink& link, ReceiverLane& lane) {
     if (lane.up || link.failed || !connecting_ || lane.granted != term_) return;
     absl::Status status = Answer(link, lane);
     if (!status.ok()) return sender_.Fail(link, std::move(status));
@@ -217,7 +217,7 @@ class TrainerEngineImpl final : public TrainerEngine {
     CheckConnected();
   }
 
-  absl::Status Answer(WorkerLink& link, WorkerLane& lane) {
+  absl::Status Answer(ReceiverLink& link, ReceiverLane& lane) {
     WAYBILL_RETURN_IF_ERROR(sender_.Grant(lane));
     WAYBILL_RETURN_IF_ERROR(link.OpenBuffers(fabric_, sender_.routes().routes(), lane));
     return fabric_.Post(lane.id, {}, Immediate{Immediate::Kind::kGranted, term_}.Pack(),
@@ -228,13 +228,13 @@ class TrainerEngineImpl final : public TrainerEngine {
   void EndTerm() {
     std::vector<bool> quiet;
     quiet.reserve(links_.links.size());
-    for (const WorkerLink& link : links_.links) {
+    for (const ReceiverLink& link : links_.links) {
       quiet.push_back(!link.failed && sender_.IsQuiescent(link));
     }
     sender_.Reset();
-    for (WorkerLink& link : links_.links) {
+    for (ReceiverLink& link : links_.links) {
       if (quiet[link.index]) {
-        kept_.Add(link.worker, std::move(link.lanes));
+        kept_.Add(link.receiver, std::move(link.lanes));
       } else {
         link.CloseLanes(fabric_);
       }
@@ -242,31 +242,31 @@ class TrainerEngineImpl final : public TrainerEngine {
     links_ = {};
     connected_ = connecting_ = false;
     if (std::exchange(state_, State::kIdle) != State::kIdle) {
-      sink_({.kind = TrainerEvent::Kind::kStopped, .update = update_});
+      sink_({.kind = SenderEvent::Kind::kStopped, .update = update_});
     }
   }
 
   void CheckConnected() {
     if (connected_ || !connecting_ || !links_.up() || !exchange_.up()) return;
     connected_ = true;
-    sink_({.kind = TrainerEvent::Kind::kConnected});
+    sink_({.kind = SenderEvent::Kind::kConnected});
   }
 
   void ReportFailure(RankId peer, absl::Status status) {
-    sink_({.kind = TrainerEvent::Kind::kPeerFailed,
+    sink_({.kind = SenderEvent::Kind::kPeerFailed,
            .peer = std::move(peer),
            .status = WithScope(std::move(status), Scope::kPeer)});
   }
 
-  void FailUnless(WorkerLink& link, absl::Status status) {
+  void FailUnless(ReceiverLink& link, absl::Status status) {
     if (!status.ok()) sender_.Fail(link, std::move(status));
   }
 
   // --- one update ---
 
-  // Begins when every worker's buffer can be reached.
+  // Begins when every receiver's buffer can be reached.
   void TryBegin() {
-    for (WorkerLink& link : links_.links) {
+    for (ReceiverLink& link : links_.links) {
       if (!link.takes_part()) continue;
       const absl::Status status = link.OpenTarget(fabric_, sender_.routes().routes());
       if (absl::IsFailedPrecondition(status)) return;  // Its grant is still on the way.
@@ -283,17 +283,17 @@ class TrainerEngineImpl final : public TrainerEngine {
   }
 
   void OnEnd(UpdateSender::Result result, absl::Status why) {
-    TrainerEvent event = {.update = update_, .status = std::move(why)};
+    SenderEvent event = {.update = update_, .status = std::move(why)};
     switch (result) {
       case UpdateSender::Result::kRefused:
-        event.kind = TrainerEvent::Kind::kRefused;
+        event.kind = SenderEvent::Kind::kRefused;
         return sink_(event);
       case UpdateSender::Result::kSent:
-        event.kind = TrainerEvent::Kind::kSent;
+        event.kind = SenderEvent::Kind::kSent;
         event.counts = counts();
         break;
       case UpdateSender::Result::kStopped:
-        event.kind = TrainerEvent::Kind::kStopped;
+        event.kind = SenderEvent::Kind::kStopped;
         break;
     }
     state_ = State::kIdle;
@@ -304,10 +304,10 @@ class TrainerEngineImpl final : public TrainerEngine {
   StagingArea& area_;
   EventSink sink_;
 
-  KeptLanes<WorkerLane> kept_;
+  KeptLanes<ReceiverLane> kept_;
   MaximaExchange exchange_;
   uint32_t term_ = 0;  // Its tag.
-  WorkerLinks links_;
+  ReceiverLinks links_;
   bool connecting_ = false;
   bool connected_ = false;
   State state_ = State::kIdle;
@@ -318,9 +318,9 @@ class TrainerEngineImpl final : public TrainerEngine {
 
 }  // namespace
 
-std::unique_ptr<TrainerEngine> TrainerEngine::Create(Fabric* fabric, StagingArea* area,
-                                                     EventSink sink) {
-  return std::make_unique<TrainerEngineImpl>(fabric, area, std::move(sink));
+std::unique_ptr<SenderEngine> SenderEngine::Create(Fabric* fabric, StagingArea* area,
+                                                   EventSink sink) {
+  return std::make_unique<SenderEngineImpl>(fabric, area, std::move(sink));
 }
 
 }  // namespace waybill
