@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Decides which sender sends what: shares demands out between the holders of their sources.
+// Decides which sender sends what: distributes demands over the holders of their sources.
 #ifndef WAYBILL_CORE_PLAN_ASSIGNMENT_H_
 #define WAYBILL_CORE_PLAN_ASSIGNMENT_H_
 
@@ -17,8 +17,8 @@ namespace waybill {
 // Whether receivers pass on what they receive.
 enum class Relays : uint8_t { kWherePredictedFaster, kNever, kAlways };
 
-// Some of the copies of a demand: those of some of the class's tensors to some of the want's
-// destinations. Both are half-open ranges of places in their lists.
+// A subset of a demand's copies: of a range of the class's tensors, to a range of the want's
+// destinations. Both ranges are half-open and index their lists.
 struct Copies {
   uint32_t first_member = 0;
   uint32_t last_member = 1;
@@ -33,40 +33,44 @@ struct Copies {
 // A part of a demand, with the holder that sends it.
 struct Shipment {
   uint32_t demand = 0;
-  // A receiver that relays has a number behind the senders, and `holding` is the place of its shard
+  // A receiver that relays is numbered after the senders, and `holding` is the index of its shard
   // in TensorClasses::wanted().
   Holder holder;
   Box box;  // Within the demand's box.
   Copies copies;
-  // The holder sends nothing but the digest of what it would send, for the receiver to compare.
+  // The holder sends only the digest of the bytes, which the receiver compares with the bytes that
+  // another holder sends.
   bool witness = false;
 };
 
-// The rate of a rank's links, its host and its rack. Equal for all ranks if nothing is declared.
+// The rate of a rank's links, its host and its rack. Has the default values on all ranks if nothing
+// is declared.
 struct RankLink {
   double bytes_per_second = 1;
-  uint32_t host = 0;  // Equal numbers are one machine; 0 is unknown.
-  uint32_t rack = 0;  // Equal numbers are one rack; 0 is unknown.
+  uint32_t host = 0;  // Ranks with equal numbers are on one machine; 0 is unknown.
+  uint32_t rack = 0;  // Ranks with equal numbers are in one rack; 0 is unknown.
 };
 
 struct Assignment {
-  std::vector<Shipment> shipments;  // In the order of demands.
+  std::vector<Shipment> shipments;  // Sorted by demand.
   Balance balance;
-  bool relays = false;  // Some shipments are relayed by receivers.
+  bool relays = false;  // True if receivers relay some shipments.
 };
 
-// Minimises the load of the busiest sender. First each set of replicas is filled like connected
-// vessels until nothing moves (the optimum, since the sum of squares is convex and the sets are its
-// separable blocks); then the copies of each demand are dealt out to these quotas, on the
-// receiver's own host or else in its own rack where there is a choice. A copy is cut where a quota
-// ends, but not below `smallest_piece_bytes`.
+// Assigns demands so that the load of the busiest sender is minimal. Step 1 balances each set of
+// replicas until no load moves between senders. This is the optimum, since the sum of squares is
+// convex and separable over the sets. It gives each sender a quota. Step 2 assigns the copies of
+// each demand to senders with quota left, preferring the receiver's own host, then its rack. A copy
+// is cut where a quota ends, but not into pieces below `smallest_piece_bytes`.
 //
-// All parts of a block that is split between sources come from one set of replicas, the holders of
-// the same place in their order; a tensor has one such set, of those with the most left to send.
+// All parts of a block that is split between sources come from one set of replicas: the holders
+// with the same index in each source's list. Each tensor uses one such set, the one with the most
+// quota left.
 //
-// With relays, the senders send what several receivers want alike once to each neighbourhood, of at
-// most 512 receivers with consecutive numbers: they deal it out among these receivers, and each of
-// them sends its part to the others. kWherePredictedFaster compares the busiest link of both ways.
+// With relays, the senders send data that several receivers want only once to each neighbourhood,
+// which is at most 512 receivers with consecutive numbers. They distribute the data over these
+// receivers, and each receiver sends its part to the others. kWherePredictedFaster chooses the
+// assignment whose busiest link is less loaded.
 Assignment AssignDemands(const SourceIndex& sources, const Demands& demands,
                          absl::Span<const RankLink> senders, absl::Span<const RankLink> receivers,
                          uint64_t smallest_piece_bytes, Relays relays);

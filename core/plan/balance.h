@@ -6,20 +6,20 @@
 
 namespace waybill {
 
-// Loads are bytes over link speed, in seconds; where no rank declares a speed, in bytes.
+// Loads are bytes divided by link speed, in seconds; if no rank declares a speed, in bytes.
 struct Balance {
   double busiest_sender = 0;
   double busiest_receiver = 0;
   double mean_sender = 0;
-  // No assignment of sources can end earlier than this.
+  // The busiest load is at least this, however sources are assigned.
   double lower_bound = 0;
 
   double busiest() const {
     return busiest_sender > busiest_receiver ? busiest_sender : busiest_receiver;
   }
-  // 1 is perfect.
+  // Returns busiest() over the lower bound. 1 is perfect.
   double ratio() const { return lower_bound > 0 ? busiest() / lower_bound : 1; }
-  // The figure that others publish: the busiest sender over the mean.
+  // Returns the busiest sender's load over the mean, the figure that other systems publish.
   double sender_imbalance() const { return mean_sender > 0 ? busiest_sender / mean_sender : 1; }
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Values as bytes, little-endian, one after the other; with checks when reading.
+// Writes values as little-endian bytes, one after the other, and reads them with bounds checks.
 #ifndef WAYBILL_CORE_PLAN_BYTE_CODEC_H_
 #define WAYBILL_CORE_PLAN_BYTE_CODEC_H_
 
@@ -43,11 +43,11 @@ class ByteReader {
   absl::string_view bytes_;
 };
 
-// Appends a column of numbers: the difference of each from the one before, in few bytes where it is
-// small. Regular columns become regular bytes, which compress well.
+// Appends a column of numbers as the differences between neighbours. A small difference takes few
+// bytes. Regular columns give regular bytes, which compress well.
 template <typename T>
 void AppendColumn(std::string& out, const std::vector<T>& column) {
-  constexpr size_t kMostBytes = 10;  // Of a number.
+  constexpr size_t kMostBytes = 10;  // The longest encoding of a number.
   const size_t begin = out.size();
   out.resize(begin + column.size() * kMostBytes);
   char* at = out.data() + begin;
@@ -62,8 +62,8 @@ void AppendColumn(std::string& out, const std::vector<T>& column) {
   out.resize(static_cast<size_t>(at - out.data()));
 }
 
-// Reads `column`, which has the size of the one that was appended. Returns false if bytes are
-// missing, or a number does not fit T.
+// Reads a column into `column`, which must have the size of the appended column. Returns false if
+// bytes are missing, or a number does not fit T.
 template <typename T>
 bool ReadColumn(ByteReader& reader, std::vector<T>& column) {
   uint64_t before = 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A routing table cut into the pieces in which it is staged, sent and counted.
+// Cuts a routing table into the chunks that are staged, sent and counted.
 //
-// Pure rules, shared by whoever sends and whoever predicts: how long a chunk is, where a route may
-// be cut, which pieces travel together, and which writes a staged chunk becomes.
+// Pure rules, shared by the engines and by predictions: the length of a chunk, where a route may be
+// cut, which pieces form a chunk, and which writes post a chunk.
 #ifndef WAYBILL_CORE_PLAN_CHUNKS_H_
 #define WAYBILL_CORE_PLAN_CHUNKS_H_
 
@@ -17,7 +17,7 @@
 
 namespace waybill {
 
-// Bytes [begin, end) of a route, in the order of its walk.
+// Bytes [begin, end) of a route, in the order of the route's walk.
 struct Piece {
   uint32_t route = 0;
   uint64_t begin = 0;
@@ -44,19 +44,19 @@ struct ChunkList {
   }
 };
 
-// Routes are only cut at multiples of this, so that every piece's digest can be taken alone.
+// Routes are cut only at multiples of this, so that each piece's digest can be computed on its own.
 inline constexpr uint64_t kCutBytes = 4096;
-// How long chunks are. Both ends of a lane cut what goes between them in the same way, so that they
-// can number its chunks.
+// The default chunk size. Both ends of a lane cut the routes between them in the same way, so that
+// their chunk numbers agree.
 inline constexpr uint64_t kChunkBytes = 1 << 20;
 
 // Cuts the routes in the table's order. `chunk_bytes` must be a multiple of kCutBytes; no chunk is
-// longer. Transposed routes are cut between rows of the destination where that is possible, and
-// not at all where a chunk can hold them.
+// longer. Transposed routes are cut between rows of the destination if possible, and not at all if
+// they fit into a chunk.
 ChunkList CutIntoChunks(const RouteTable& routes, uint64_t chunk_bytes);
 
-// Calls visit(Piece) for those pieces of the chunks, by number, of whose routes is_wanted(route) is
-// true. Pieces that go on where the one before ended are one.
+// Calls visit(Piece) for the pieces of the given chunks for whose routes is_wanted(route) is true.
+// Adjacent pieces of one route are joined.
 template <typename IsWanted, typename Visit>
 void ForEachJoinedPiece(const ChunkList& list, absl::Span<const uint32_t> chunks,
                         IsWanted is_wanted, Visit visit) {
@@ -75,8 +75,9 @@ void ForEachJoinedPiece(const ChunkList& list, absl::Span<const uint32_t> chunks
   if (joined.end > 0) visit(joined);
 }
 
-// Calls visit(source_offset_bytes, destination_offset_bytes, size_bytes) for each contiguous run in
-// both memories of bytes [begin, end) of a direct route; offsets count from the route's first byte.
+// Calls visit(source_offset_bytes, destination_offset_bytes, size_bytes) for each run of bytes
+// [begin, end) of a direct route that is contiguous in both memories. Offsets count from the
+// route's first byte.
 template <typename Visit>
 void ForEachDirectRun(const RouteShape& shape, uint64_t begin, uint64_t end, Visit visit) {
   const uint64_t run_bytes =
@@ -98,11 +99,11 @@ void ForEachDirectRun(const RouteShape& shape, uint64_t begin, uint64_t end, Vis
 }
 
 // Calls visit(offset_bytes, size_bytes) for each contiguous run of the destination that bytes
-// [begin, end) of the route fill; offsets count from the route's first byte there.
+// [begin, end) of the route fill. Offsets count from the route's first byte at the destination.
 template <typename Visit>
 void ForEachDestinationRun(const RouteShape& shape, uint64_t begin, uint64_t end, Visit visit) {
   const uint64_t run_bytes = shape.destination_run_bytes();
-  size_t outer = shape.axes.size();  // The axes that are not part of a run.
+  size_t outer = shape.axes.size();  // The number of axes that are not part of a run.
   for (uint64_t run = shape.destination_element_bytes; run < run_bytes;) {
     run *= static_cast<uint64_t>(shape.axes[--outer].extent);
   }
@@ -121,15 +122,15 @@ void ForEachDestinationRun(const RouteShape& shape, uint64_t begin, uint64_t end
   }
 }
 
-// A network that can read the sender's memory sends a route from there, if nothing changes on the
-// way and its runs are not shorter than this in both memories. Everything else is staged: it is
-// packed in a slot first.
+// The smallest contiguous run, in both memories, of a direct route. A network that can read the
+// sender's memory sends a route directly from there if the route needs no conversion and its runs
+// are long enough. All other routes are staged, that is, packed into a slot first.
 inline constexpr uint64_t kDirectRunBytes = 16 << 10;
 bool IsDirect(const RouteTable& routes, uint32_t route, uint64_t least_run_bytes = kDirectRunBytes);
 
 // One write of a chunk.
 struct ChunkWrite {
-  // In place of a region: the slot in which the staged pieces of the chunk lie packed.
+  // The value of `source_region` for the slot that holds the chunk's staged pieces, packed.
   static constexpr uint32_t kSlot = ~uint32_t{0};
 
   uint32_t source_region = kSlot;
@@ -139,8 +140,9 @@ struct ChunkWrite {
   uint64_t size_bytes = 0;
 };
 
-// Appends the writes of a chunk, in order: runs that are neighbours at the source and at the
-// destination, of whichever routes, are one. `is_direct(route)` says what is not staged.
+// Appends the writes of a chunk, in order. Runs that are adjacent at the source and at the
+// destination are merged, also across routes. `is_direct(route)` returns true for routes that are
+// not staged.
 void AppendWrites(const RouteTable& routes, const ChunkList& list, const Chunk& chunk,
                   absl::FunctionRef<bool(uint32_t route)> is_direct,
                   std::vector<ChunkWrite>& writes);

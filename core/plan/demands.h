@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Finds what the receivers need from which source, before it is decided who sends it.
+// Finds which boxes the receivers need from which sources, before senders are assigned.
 #ifndef WAYBILL_CORE_PLAN_DEMANDS_H_
 #define WAYBILL_CORE_PLAN_DEMANDS_H_
 
@@ -17,30 +17,31 @@
 
 namespace waybill {
 
-// Where one receiver wants a box of each tensor of a class.
+// One receiver of a want, with its shards of the class's tensors.
 struct Recipient {
   uint32_t receiver = 0;
-  uint32_t holding = 0;  // The place of its shard in TensorClasses::wanted().
+  uint32_t holding = 0;  // The index of its shard in TensorClasses::wanted().
 };
 
-// A box that some receivers want of each tensor of a class, in shards that lie in memory alike.
+// A box of each tensor of a class that some receivers want, in shards of equal memory layout.
 struct Want {
   uint32_t tensor_class = 0;
   Content content = Content::kPlain;
-  uint32_t shard = 0;              // The first destination's shard of the class's first tensor.
-  uint32_t first_destination = 0;  // Of Demands::destinations.
+  uint32_t shard = 0;  // The shard of the class's first tensor at the first destination.
+  uint32_t first_destination = 0;  // An index in Demands::destinations.
   uint32_t last_destination = 0;   // One past the last.
 };
 
-// A part of a want that lies in one source. It is needed once for each of the class's tensors and
-// each of the want's destinations.
+// The part of a want that lies in one source. It is needed once per tensor of the class and
+// destination of the want.
 struct Demand {
   uint32_t want = 0;
   uint32_t source = 0;      // The number of the source in the index.
   uint64_t size_bytes = 0;  // For one tensor and one destination.
   Box box;                  // Within the tensor, or within its grid if the shard holds scales.
-  Extents2 block = {};      // It may be cut at multiples of these extents.
-  // It has a part of a block that its source does not hold whole, or such a block's scale.
+  Extents2 block = {};      // The box may be cut only at multiples of these extents.
+  // The box contains a part of a block that the source holds only in part, or the scale of such a
+  // block.
   bool at_seam = false;
 };
 
@@ -60,10 +61,10 @@ struct Demands {
   }
 };
 
-// Cuts everything that receivers want at the sources' edges: the boxes of a want's demands are
-// disjoint and fill it. A scale is in the source in which its block begins.
+// Cuts all wants at the edges of the sources. The boxes of a want's demands are disjoint and fill
+// the want. A scale belongs to the source in which its block begins.
 //
-// kInvalidArgument: as MakePlan() has it.
+// kInvalidArgument: see MakePlan().
 absl::StatusOr<Demands> FindDemands(const SourceIndex& sources, const RankClasses& receivers);
 
 }  // namespace waybill

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Explains a plan to people and to programs.
+// Describes a plan for people and for programs.
 #ifndef WAYBILL_CORE_PLAN_EXPLAIN_H_
 #define WAYBILL_CORE_PLAN_EXPLAIN_H_
 
@@ -13,29 +13,30 @@
 
 namespace waybill {
 
-// How many writes the routes become where nothing can be mapped and the tensors are host memory.
+// Returns the number of writes of the routes if nothing can be mapped and the tensors are in host
+// memory.
 uint64_t CountWrites(const RouteTable& routes);
 
 struct PlanCounts {
   uint64_t routes = 0;
   uint64_t writes = 0;
-  uint64_t maxima = 0;  // The number of maxima of split blocks that senders send to each other.
+  uint64_t maxima = 0;  // The maxima of split blocks that senders send to each other.
   uint64_t maxima_messages = 0;
 };
 PlanCounts CountPlan(const Plan& plan);
 
-// Bytes of all shards, by rank.
+// The total size of all shards, by rank.
 struct HeldBytes {
   std::vector<uint64_t> senders;
   std::vector<uint64_t> receivers;
 };
 
-// A table, a line for each rank.
+// Returns a table with one line for each rank.
 std::string ExplainAsTable(const Plan& plan, const HeldBytes& held);
 
 enum class RoutesToo : bool { kNo, kYes };
 // {"hash", "ratio_to_lower_bound", "trainers": [{"bytes", "routes", "writes"}], ...}; with every
-// route of each sender if wanted.
+// route of each sender if `routes` is kYes.
 std::string ExplainAsJson(const Plan& plan, const HeldBytes& held, RoutesToo routes);
 
 }  // namespace waybill

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Describes where the elements of a box lie in two ranks' memory, as one walk through both.
+// Describes the memory layout of a box on two ranks, as one walk through both memories.
 #ifndef WAYBILL_CORE_PLAN_GEOMETRY_H_
 #define WAYBILL_CORE_PLAN_GEOMETRY_H_
 
@@ -14,18 +14,20 @@
 
 namespace waybill {
 
-// Byte offset of `box`'s first element within the region of `shard`; `box` lies in the shard's box.
+// Returns the byte offset of `box`'s first element in the region of `shard`. `box` must lie in the
+// shard's box.
 uint64_t OffsetWithin(const ShardView& shard, const Box& box);
 
-// The axes of `box` between the two shards, as RouteShape describes them; written into `axes`, and
-// the part that is used is returned.
+// Computes the axes of a route of `box` between the two shards (see RouteShape). Writes them to
+// `axes` and returns the used part.
 //
-// With `quantises`, the axes are the box's dimensions, since blocks are found by rows and columns.
+// With `quantises`, the axes are the box's dimensions, because blocks are located by rows and
+// columns.
 absl::Span<const Axis> MakeAxes(const ShardView& source, const ShardView& destination,
                                 const Box& box, bool quantises, std::array<Axis, kMaxAxes>& axes);
 
-// kInvalidArgument: rows of `box` that are not neighbours in both, or in another order, which
-// quantising on the way does not do.
+// Checks that a route that quantises can be made. kInvalidArgument: the elements of a row of `box`
+// are not contiguous in both memories, or the order of dimensions differs.
 absl::Status CheckRowsAreNeighbours(const ShardView& source, const ShardView& destination,
                                     const Box& box);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Which NICs of a sender and a receiver their lanes join, and which chunk goes by which lane.
+// Decides which NICs of a sender and a receiver the lanes join, and which lane carries which chunk.
 //
-// Pure rules, the same on every rank. A lane is bound to its two NICs when it is made, so that keys
-// and queue pairs can never be of different ones.
+// Pure rules, the same on every rank. A lane is bound to its two NICs when it is planned, so that
+// keys and queue pairs always belong to the same NIC.
 #ifndef WAYBILL_CORE_PLAN_LANES_H_
 #define WAYBILL_CORE_PLAN_LANES_H_
 
@@ -17,33 +17,34 @@
 
 namespace waybill {
 
-// One lane of a pair of ranks. Empty names: whatever NIC the fabric chooses.
+// One lane of a pair of ranks. If a name is empty, the fabric chooses the NIC.
 struct LanePath {
   std::string sender_nic;
   std::string receiver_nic;
   // The speed of the slower NIC, divided among the pair's lanes on it. 0 on all lanes of a pair if
-  // it is not known for one of them.
+  // the speed of one of them is unknown.
   uint64_t bytes_per_second = 0;
 
   bool operator==(const LanePath&) const = default;
 };
 
 struct LaneOptions {
-  // The number of lanes for each joined pair of NICs. Several lanes take different paths through a
+  // The number of lanes for each joined pair of NICs. Several lanes take different paths in a
   // network that spreads flows.
   uint32_t lanes_per_path = 1;
-  // The number of connections between two ranks that declare no NICs. On one host there is one.
+  // The number of lanes between two ranks on different hosts that declare no NICs. Ranks on one
+  // host get one lane.
   uint32_t lanes_without_nics = 4;
 };
 
 // Returns max(m, n) paths for m and n NICs, so that every NIC on either side has one. NICs of equal
-// rail are joined first, then those of equal NUMA node, then what is left in the order of the
-// manifests. A rank without NICs beside one with NICs joins as if it had one without a name.
+// rail are joined first, then NICs of equal NUMA node, then the others in the order of the
+// manifests. If only one rank declares NICs, the other is treated as having one NIC without a name.
 std::vector<LanePath> PlanLanes(const Manifest& sender, const Manifest& receiver,
                                 const LaneOptions& options = {});
 
-// Returns for each chunk the lane that would finish it first. All chunks are of one pair; time is
-// bytes over link speed.
+// Returns for each chunk the lane that would finish it first, where time is bytes divided by link
+// speed. All chunks must be between the same two ranks.
 std::vector<uint32_t> ShareOut(absl::Span<const Chunk> chunks, absl::Span<const LanePath> lanes);
 
 }  // namespace waybill

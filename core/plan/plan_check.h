@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Whether a rank can use a plan that it was sent. The plan may come from anybody who plays the
-// controller, so nothing in it is believed.
+// Checks whether a rank can use the plan that it received. An impostor may have sent the plan in
+// the controller's place, so nothing in it is trusted.
 #ifndef WAYBILL_CORE_PLAN_PLAN_CHECK_H_
 #define WAYBILL_CORE_PLAN_PLAN_CHECK_H_
 
@@ -16,18 +16,19 @@
 
 namespace waybill {
 
-// Checks a decoded plan against the rank's own manifest, which has passed CheckManifest(). Pure.
+// Checks a decoded plan against the rank's own manifest, which must have passed CheckManifest().
+// Pure.
 //
-// A sender reads only from its shards, in their element type, and has one scale table for each
-// shard and quantisation, as the planner makes it. A receiver has its shards written, each byte
-// once at most in sum.
+// A sender's routes must read only from its shards, in their element type, and its exchange must
+// have one scale table for each shard and quantisation. A receiver's routes must write only to its
+// shards, and no more bytes in sum than the shards have.
 //
-// kInvalidArgument: names the route, the shard and what does not fit.
+// kInvalidArgument: names the route, the shard and the mismatch.
 absl::Status CheckRankPlan(const RankPlan& plan, const Manifest& manifest, Role role);
 
-// Checks what a sender cannot know from its own manifest: that routes [first, last), all of them
-// to one receiver, write within the receiver's regions. `region_bytes` are the sizes of these
-// regions as they were imported or mapped; ~0 for a size that only the other end checks.
+// Checks that routes [first, last), all to one receiver, write within the receiver's regions, which
+// are not in the sender's manifest. `region_bytes` are the sizes of these regions when imported or
+// mapped; ~0 for a size that only the receiver's network checks.
 //
 // kInvalidArgument: names the route and the region.
 absl::Status CheckDestinations(const RouteTable& routes, uint32_t first, uint32_t last,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Encodes and decodes the part of the plan that one rank gets.
+// Encodes and decodes one rank's part of the plan.
 #ifndef WAYBILL_CORE_PLAN_PLAN_CODEC_H_
 #define WAYBILL_CORE_PLAN_PLAN_CODEC_H_
 
@@ -25,14 +25,15 @@ struct RankPlan {
 // Canonical: equal plans are equal bytes.
 std::string EncodeRankPlan(const BundledRoutes& routes, const Exchange& exchange);
 
-// kInvalidArgument: not such an encoding, of another version, or with parts that do not fit
-// together.
+// kInvalidArgument: the bytes are not such an encoding, are of another version, or have parts that
+// do not fit together.
 absl::StatusOr<RankPlan> DecodeRankPlan(absl::string_view bytes);
 
-// Checks that the parts of a sender's plan fit together, which the engine relies on. Do not call
-// it for a receiver: its routes name the tables of their senders, which it does not have.
+// Checks that the parts of a sender's plan fit together, which the engine relies on. Do not call it
+// for a receiver's plan, whose routes name scale tables of their senders that are not part of the
+// plan.
 //
-// kInvalidArgument: they do not fit together.
+// kInvalidArgument: the parts do not fit together.
 absl::Status CheckSenderPlan(const RankPlan& plan);
 
 }  // namespace waybill

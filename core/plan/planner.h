@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Computes the plan from all manifests.
+// Computes the plan from the manifests of all ranks.
 #ifndef WAYBILL_CORE_PLAN_PLANNER_H_
 #define WAYBILL_CORE_PLAN_PLANNER_H_
 
@@ -15,25 +15,25 @@
 
 namespace waybill {
 
-// The most senders, or receivers, of a plan. It has a number for each pair of ranks.
+// The most senders, or receivers, of a plan. A plan stores a number for each pair of ranks.
 inline constexpr size_t kMostRanks = size_t{1} << 16;
 
 struct PlanOptions {
-  // A box that several senders hold is shared out between them in pieces of at least this size.
+  // A box that several senders hold is divided among them into pieces of at least this size.
   uint64_t smallest_piece_bytes = 64 << 10;
-  // Whether receivers relay what several of them want alike. kWherePredictedFaster needs the speeds
-  // of all ranks' NICs, and ranks on several hosts.
+  // Whether receivers relay data that several of them want. kWherePredictedFaster has an effect
+  // only if all ranks declare the speeds of their NICs and are on several hosts.
   Relays relays = Relays::kNever;
 };
 
-// Every byte of every receiver's shards is written by exactly one route. Pure: reads only its
-// arguments; the same manifests in the same order give the same plan, byte for byte, on every host.
-// The manifests have passed CheckManifest(); index is rank.
+// Makes a plan in which exactly one route writes each byte of every receiver's shards. Pure: reads
+// only its arguments. The same manifests in the same order give the same plan, byte for byte, on
+// every host. The manifests must have passed CheckManifest(); their index is the rank.
 //
-// kInvalidArgument, naming the tensor, the receiver and both ranges: a tensor that no sender holds,
-// or that they hold only in part, or with different shapes; a format that cannot be made from
-// theirs; a receiver's part whose elements are nowhere neighbours; a quantised part without its
-// scales, or of a block that the senders hold only in part; what CheckOrder() refuses; more than
+// kInvalidArgument, with the tensor, the receiver and both ranges: no sender holds a tensor; the
+// senders hold it only in part, or with different shapes; its format cannot be made from theirs; a
+// receiver's part has no neighbouring elements; a quantised part comes without its scales, or
+// belongs to a block that the senders hold only in part; CheckOrder() fails; there are more than
 // kMostRanks on one side.
 absl::StatusOr<Plan> MakePlan(absl::Span<const Manifest* const> senders,
                               absl::Span<const Manifest* const> receivers,

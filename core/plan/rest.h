@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Plans what a plan has not brought.
+// Plans the routes that bring the data which an earlier plan failed to bring.
 #ifndef WAYBILL_CORE_PLAN_REST_H_
 #define WAYBILL_CORE_PLAN_REST_H_
 
@@ -23,11 +23,11 @@ struct RankPair {
   auto operator<=>(const RankPair&) const = default;
 };
 
-// Plans the boxes that the routes of `lacking` were to bring, from what `senders` hold now: one
-// that holds nothing has a manifest without shards. The routes name the shards of `receivers`,
-// which are those of `plan`. Pure, like MakePlan().
+// Plans the boxes of the routes between the pairs in `lacking`, from the shards that `senders` hold
+// now. The manifest of a sender that holds nothing has no shards. The routes name the shards of
+// `receivers`, which must be the receivers of `plan`. Pure, like MakePlan().
 //
-// kInvalidArgument: as MakePlan() has it, or another number of receivers than in `plan`;
+// kInvalidArgument: see MakePlan(); or the number of receivers differs from that of `plan`.
 // kUnimplemented: the plan quantises.
 absl::StatusOr<Plan> PlanRest(const Plan& plan, const std::set<RankPair>& lacking,
                               absl::Span<const Manifest* const> senders,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Ordered routes, stored as columns: what a sender writes, or what a receiver receives.
+// An ordered table of routes, stored as columns: all routes that a sender writes, or that a
+// receiver receives.
 #ifndef WAYBILL_CORE_PLAN_ROUTE_TABLE_H_
 #define WAYBILL_CORE_PLAN_ROUTE_TABLE_H_
 
@@ -14,21 +15,21 @@
 
 namespace waybill {
 
-// How elements are transformed on the way.
+// The conversion of elements between source and destination.
 enum class Transform : uint8_t {
   kNone = 1,
   kF32ToBf16 = 2,  // Casts round to the nearest, ties to even.
-  kQuantise = 3,   // Uses the scales of a table. The axes are the box's dimensions.
+  kQuantise = 3,   // Uses the scales of a scale table. The axes are the box's dimensions.
   kF32ToF16 = 4,
   kBf16ToF32 = 5,
   kF16ToF32 = 6,
   kBf16ToF16 = 7,
 };
 
-// The scale table of a route that has nothing to do with scales.
+// The scale table of a route that neither quantises nor brings scales.
 inline constexpr uint32_t kNoScaleTable = ~uint32_t{0};
 
-// The most axes of a route: those of the box, and one of single elements.
+// The most axes of a route: the box's, plus one with extent 1.
 inline constexpr int kMaxAxes = kMaxDimensions + 1;
 
 // One loop of a route's walk through both memories. Strides in bytes.
@@ -40,13 +41,13 @@ struct Axis {
   bool operator==(const Axis&) const = default;
 };
 
-// The geometry of a route, without the names: all that staging needs.
+// The geometry of a route, without ranks and addresses. It is all that staging needs.
 //
-// The axes are those of the box in the destination's order, slowest first; axes that continue one
-// another in both memories are merged, so that the last axis is as long a run as there is. There is
-// at least one axis, and the last one's destination stride is the element size (its extent is 1
-// where the destination's elements are nowhere neighbours). "The bytes of a route" are the
-// destination's elements in the order of this walk; the digest is over them.
+// The axes are those of the box in the destination's order, slowest first; axes that are contiguous
+// in both memories are merged, so that the last axis is the longest possible run. There is at least
+// one axis, and the destination stride of the last axis is the element size (its extent is 1 if no
+// elements of the destination are neighbours). "The bytes of a route" are the destination's
+// elements in the order of this walk. The route's digest is computed over them.
 struct RouteShape {
   Transform transform = Transform::kNone;
   uint32_t source_element_bytes = 0;
@@ -54,15 +55,18 @@ struct RouteShape {
   absl::Span<const Axis> axes;
 
   int64_t element_count() const;
-  uint64_t size_bytes() const;  // Its size at the destination.
+  uint64_t size_bytes() const;  // The size at the destination.
 
-  // The bytes from the first element's first to the last element's last, in each memory.
+  // The number of bytes from the first byte of the first element to the last byte of the last
+  // element, in each memory.
   uint64_t source_span_bytes() const;
   uint64_t destination_span_bytes() const;
 
-  // Contiguous bytes at the destination: the longest piece that one write can carry.
+  // The length of the contiguous runs at the destination, which is the most that one write can
+  // carry.
   uint64_t destination_run_bytes() const;
-  // Source elements along the last axis are not neighbours: tiles have to be turned.
+  // Returns true if source elements along the last axis are not neighbours, so that tiles must be
+  // transposed.
   bool transposed() const {
     return axes.back().source_stride != static_cast<int64_t>(source_element_bytes);
   }
@@ -77,13 +81,14 @@ struct RouteView {
   uint32_t destination_region = 0;
   uint64_t source_offset_bytes = 0;
   uint64_t destination_offset_bytes = 0;
-  // The table of the sender's Exchange by which the route quantises, or whose scales it brings.
-  // Scales are read as if each table were a region of the sender, after those of its manifest.
+  // The scale table in the sender's Exchange by which the route quantises, or whose scales it
+  // brings. Each scale table is also a source region, numbered after the regions of the sender's
+  // manifest.
   uint32_t scale_table = kNoScaleTable;
-  // The sender writes only the digest of what it would bring. Another sender brings it.
+  // The sender writes only the digest of the bytes. Another sender writes the bytes.
   bool witness = false;
   Box box;           // Within the tensor, or within the grid of scales.
-  RouteShape shape;  // Its axes point into the table.
+  RouteShape shape;  // The axes point into the table.
 };
 
 class RouteTable {
@@ -92,7 +97,7 @@ class RouteTable {
   bool empty() const { return senders_.empty(); }
   RouteView operator[](uint32_t i) const;
 
-  // Without materialising the rest of the view.
+  // Single fields, without building the whole view.
   uint32_t receiver(uint32_t i) const { return receivers_[i]; }
   uint32_t sender(uint32_t i) const { return senders_[i]; }
   uint32_t source_region(uint32_t i) const { return source_regions_[i]; }
@@ -101,7 +106,7 @@ class RouteTable {
   uint64_t destination_offset(uint32_t i) const { return destination_offsets_[i]; }
   uint32_t scale_table(uint32_t i) const { return scale_tables_[i]; }
   bool witness(uint32_t i) const { return witnesses_[i]; }
-  // Returns true if the route brings scales of a table.
+  // Returns true if the route brings scales.
   bool reads_scales(uint32_t i) const {
     return scale_tables_[i] != kNoScaleTable && transforms_[i] != Transform::kQuantise;
   }
@@ -132,7 +137,7 @@ class RouteTable {
   std::vector<uint8_t> destination_element_bytes_;
   std::vector<Axis> axes_;
   std::vector<uint32_t> axis_ends_;
-  std::vector<int64_t> bounds_;  // Begins, then ends, of each box.
+  std::vector<int64_t> bounds_;  // By route: the begins, then the ends, of the box.
   std::vector<uint32_t> bound_ends_;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Which blocks of a quantisation are split between senders, and who tells whom what of them.
+// Finds the quantisation blocks that are split between senders, and plans the exchange of their
+// maxima.
 #ifndef WAYBILL_CORE_PLAN_SEAMS_H_
 #define WAYBILL_CORE_PLAN_SEAMS_H_
 
@@ -16,26 +17,26 @@
 
 namespace waybill {
 
-// Gives each sender the tables for what it quantises or whose scales it sends, and the messages
-// for the blocks that none of them holds alone. Two co-owners swap; of more, the one that writes
-// the scale collects and tells all; where the block is the whole matrix, along a tree. A block's
-// co-owners are those that send anything of it, and for each part of it that none of them holds one
-// that does.
+// Plans each sender's exchange: the scale tables of the shards that it quantises or whose scales it
+// sends, and the messages for blocks that no sender holds alone. Two co-owners swap their maxima.
+// With more co-owners, the sender that writes the scale collects the maxima and sends the result to
+// all; if the block is the whole matrix, this goes along a tree. The co-owners of a block are all
+// senders that send any part of it, plus one holder for each part that none of these holds.
 //
-// Appends to `shipments` the witnesses: of each block whose scale somebody else writes, the scale
-// that a sender used, so that the receiver sees whether they agree.
+// Appends witnesses to `shipments`: for each block whose scale another sender writes, the scale
+// that a sender used, so that the receiver can check that they agree.
 //
-// kInvalidArgument: a block of which the senders hold only a part; names it.
+// kInvalidArgument: the senders hold only a part of a block; names the block.
 absl::Status PlanExchanges(const SourceIndex& sources, const Demands& demands,
                            const RankClasses& receivers, std::vector<Shipment>& shipments,
                            std::vector<ExchangePattern>& exchanges);
 
-// Returns the table of a class's shards in a quantisation, by its number in the pattern. There is
-// one.
+// Returns the number, in the pattern, of the scale table for a class's shards and a quantisation.
+// The table must exist.
 uint32_t FindScaleTable(const ExchangePattern& exchange, uint32_t tensor_class, uint32_t holding,
                         const Quantisation& quantisation);
 
-// Returns the whole exchange of a sender whose manifest this is.
+// Returns the exchange, for all tensors, of the sender with this manifest.
 Exchange ExpandExchange(const ExchangePattern& pattern, const TensorClasses& tensors,
                         const Manifest& manifest);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Indexes what the senders hold: every distinct box of every class of tensors, with its holders.
+// Indexes the senders' shards: every distinct box of every class of tensors, with its holders.
 #ifndef WAYBILL_CORE_PLAN_SOURCE_INDEX_H_
 #define WAYBILL_CORE_PLAN_SOURCE_INDEX_H_
 
@@ -19,24 +19,24 @@ namespace waybill {
 // One sender's copy of a source.
 struct Holder {
   uint32_t sender = 0;
-  uint32_t holding = 0;  // The place of its shard in TensorClasses::held().
+  uint32_t holding = 0;  // The index of its shard in TensorClasses::held().
 };
 
 // A box that one or more senders hold.
 struct Source {
   Box box;
   uint32_t tensor_class = 0;
-  uint32_t holders_begin = 0;  // The first of its holders in SourceIndex::holders.
+  uint32_t holders_begin = 0;  // The source's range of SourceIndex::holders_.
   uint32_t holders_end = 0;
-  uint32_t holder_set = 0;  // Equal for sources that the same senders hold.
+  uint32_t holder_set = 0;  // Equal for sources with the same holders.
 };
 
-// Immutable once built. Refers to what it was built from, which outlives it.
+// Immutable. The arguments of the constructor must outlive the index.
 class SourceIndex {
  public:
   SourceIndex(const TensorClasses& tensors, const RankClasses& senders);
 
-  // Calls visit(source index) for each source of the class that meets `box`, in a fixed order.
+  // Calls visit(source index) for each source of the class that intersects `box`, in a fixed order.
   template <typename Visit>
   void ForEachMeeting(uint32_t tensor_class, const Box& box, Visit visit) const {
     const Sources& of = by_class_[tensor_class];
@@ -57,19 +57,20 @@ class SourceIndex {
   ShardView shard(const Source& source, const Holder& holder) const;
   uint32_t shard_index(const Source& source, const Holder& holder) const;
 
-  // The senders of each set, in order of rank.
+  // Returns the senders of each holder set, in order of rank.
   const std::vector<std::vector<uint32_t>>& holder_sets() const { return holder_sets_; }
 
-  // "trainer 0 [0, 8), trainer 1 [8, 16)", cut short after a few.
+  // Returns text such as "trainer 0 [0, 8), trainer 1 [8, 16)", cut off after a few holders.
   std::string DescribeHolders(uint32_t tensor_class) const;
 
  private:
-  // The sources [first, last) of one class.
+  // The sources of one class: [first, last) of sources_.
   struct Sources {
     uint32_t first = 0;
     uint32_t last = 0;
-    int sort_dimension = 0;  // Along which the sources are sorted: the one with the most cuts.
-    int64_t longest = 0;     // Extent of a source along it.
+    // The dimension along which the sources are sorted: the one with the most cuts.
+    int sort_dimension = 0;
+    int64_t longest = 0;  // The largest extent of a source along sort_dimension.
   };
 
   void AddSources(uint32_t tensor_class);

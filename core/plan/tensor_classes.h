@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The tensors of a plan, as classes of those that the same ranks hold and want in the same parts.
+// The tensors of a plan, grouped into classes: the same ranks hold and want the same parts of all
+// tensors of a class.
 #ifndef WAYBILL_CORE_PLAN_TENSOR_CLASSES_H_
 #define WAYBILL_CORE_PLAN_TENSOR_CLASSES_H_
 
@@ -21,29 +22,29 @@ struct Holding {
   uint32_t shard = 0;
 };
 
-// The tensors that receivers want, with the senders' and the receivers' shards of each. The layers
-// of a model are alike, and so are its experts: the tensors of one class have one shape, and their
-// shards agree in everything but region and offset, shard by shard in the order of their lists.
-// Classes that some receiver wants quantised are split into as many classes as there are replicas,
-// so that one set of replicas sends all parts of a class.
+// The tensors that receivers want, with the senders' and the receivers' shards of each. The tensors
+// of one class have one shape, and their shards agree in everything but region and offset, in the
+// order of their lists. There are few classes, because the layers of a model are similar, and so
+// are its experts. A class that some receiver wants quantised is split into as many classes as
+// there are replicas, so that one set of replicas sends all parts of a class.
 //
-// Immutable; refers to both sides, which outlive it.
+// Immutable. Both sides must outlive the object.
 class TensorClasses {
  public:
-  // kInvalidArgument: two senders declare one tensor with different shapes; a receiver wants one
-  // that no sender declares, or with another shape.
+  // kInvalidArgument: two senders declare one tensor with different shapes; a receiver wants a
+  // tensor that no sender declares, or with another shape.
   static absl::StatusOr<TensorClasses> Build(const RankClasses& senders,
                                              const RankClasses& receivers);
 
   uint32_t size() const { return static_cast<uint32_t>(members_.size()); }
-  // Returns the numbers of a class's tensors. The first one stands for the class.
+  // Returns the numbers of a class's tensors. The first tensor represents the class.
   absl::Span<const uint32_t> members(uint32_t tensor_class) const { return members_[tensor_class]; }
   uint32_t first(uint32_t tensor_class) const { return members_[tensor_class].front(); }
 
   // Tensors are numbered in the order in which the senders declare them.
   absl::string_view name(uint32_t tensor) const { return tensors_[tensor].name; }
   absl::Span<const int64_t> shape(uint32_t tensor) const { return tensors_[tensor].shape; }
-  // Return the shards that are not empty, by class of ranks and shard.
+  // Return a tensor's non-empty shards, sorted by class of ranks and shard.
   absl::Span<const Holding> held(uint32_t tensor) const { return held_.Of(tensor); }
   absl::Span<const Holding> wanted(uint32_t tensor) const { return wanted_.Of(tensor); }
 
@@ -51,9 +52,9 @@ class TensorClasses {
   struct Tensor {
     absl::string_view name;
     absl::Span<const int64_t> shape;
-    uint32_t declared_by = 0;  // A sender.
+    uint32_t declared_by = 0;  // The sender that declared the tensor first.
   };
-  // A list for each tensor, one behind the other.
+  // One list for each tensor, stored one after the other.
   struct Lists {
     std::vector<uint32_t> ends;
     std::vector<Holding> items;
@@ -63,14 +64,15 @@ class TensorClasses {
       return absl::MakeConstSpan(items).subspan(begin, ends[tensor] - begin);
     }
   };
-  // The number of each tensor of a manifest, or kUnknown.
+  // By tensor of a manifest: its number, or kUnknown.
   using Numbers = std::vector<uint32_t>;
 
   absl::Status NameTensors(const RankClasses& senders, std::vector<Numbers>& numbers);
-  // Returns the senders' tensor whose name ends most like `name`.
+  // Returns the senders' tensor name with the longest common suffix with `name`.
   absl::string_view Nearest(absl::string_view name) const;
   absl::Status FindWanted(const RankClasses& receivers, std::vector<Numbers>& numbers) const;
-  // Finds a receiver's tensors by their aliases too. `numbers`: what was found by their names.
+  // Finds a receiver's tensors by their aliases, if they were not found by name. `numbers` holds
+  // the result of the search by name.
   absl::Status FindByAliases(const Manifest& manifest, uint32_t receiver, Numbers& numbers) const;
   static Lists MakeLists(const RankClasses& ranks, const std::vector<Numbers>& numbers,
                          uint32_t tensor_count, const Lists* wanted);
