@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a control stream carries. Messages that wait for the stream travel together, and one that is
-// too long for a frame travels in fragments.
+// Packs messages into the frames of a control stream. Messages that wait for the stream share a
+// frame, and a message that is too long for a frame is split into fragments.
 //
 // A gRPC message is limited to 4 MiB by default, and a manifest, a plan or a buffer with 100,000
-// regions is longer. Many short ones cost more to send one by one than all of them together: a
-// trainer of a job with 200 groups is told 200 times to start. Frame is a RankFrame or a
-// ControllerFrame.
+// regions is longer. Many short messages are cheaper to send in one frame: a trainer of a job with
+// 200 groups gets 200 STARTs. `Frame` is RankFrame or ControllerFrame.
 #ifndef WAYBILL_CORE_PROTOCOL_FRAMES_H_
 #define WAYBILL_CORE_PROTOCOL_FRAMES_H_
 
@@ -30,13 +29,13 @@ inline constexpr size_t kMostFrameBytes = 1 << 20;
 template <typename Frame>
 using MessageOf = std::decay_t<decltype(std::declval<Frame>().messages(0))>;
 
-// Frames that leave one after the other. Not thread-safe.
+// A queue of frames to send. Not thread-safe.
 template <typename Frame>
 class OutgoingFrames {
  public:
   using Message = MessageOf<Frame>;
 
-  // Puts the message behind the others. front() does not change, unless there was none.
+  // Appends a message. front() does not change, unless the queue was empty.
   void Push(Message message) {
     const size_t size_bytes = message.ByteSizeLong();
     if (size_bytes > kMostFrameBytes) return PushInFragments(message);
@@ -50,7 +49,7 @@ class OutgoingFrames {
 
   bool empty() const { return frames_.empty(); }
   void clear() { frames_.clear(); }
-  // The frame that leaves next. It stays where it is, and as it is, until Pop().
+  // The next frame to send. The reference stays valid, and the frame unchanged, until Pop().
   const Frame& front() const { return frames_.front(); }
   void Pop() { frames_.pop_front(); }
 
@@ -63,14 +62,14 @@ class OutgoingFrames {
       frame.mutable_fragment()->set_data(bytes.data() + begin, size);
       frame.mutable_fragment()->set_last(begin + size == bytes.size());
     }
-    back_bytes_ = kMostFrameBytes;  // Nothing is added to a fragment.
+    back_bytes_ = kMostFrameBytes;  // No message is added to a fragment's frame.
   }
 
   std::deque<Frame> frames_;
-  size_t back_bytes_ = 0;  // Of the messages in the last frame.
+  size_t back_bytes_ = 0;  // The size of the messages in the last frame.
 };
 
-// Takes the frames of one stream apart. Not thread-safe.
+// Extracts the messages from the frames of one stream. Not thread-safe.
 template <typename Frame>
 class IncomingFrames {
  public:
@@ -78,13 +77,13 @@ class IncomingFrames {
 
   explicit IncomingFrames(size_t most_bytes) : most_bytes_(most_bytes) {}
 
-  // Changes the bound on the bytes of one message.
+  // Sets the maximum size of a message.
   void SetLimit(size_t most_bytes) { most_bytes_ = most_bytes; }
 
-  // Returns the messages that `frame` completes, in order; none if fragments have to follow.
+  // Returns the messages that `frame` completes, in order; none if more fragments must follow.
   //
-  // kResourceExhausted: a message is longer than the bound; kInvalidArgument: the fragments are not
-  // a message. After an error the stream is of no use.
+  // kResourceExhausted: a message is longer than the maximum; kInvalidArgument: the fragments do
+  // not form a message. The stream must be closed after an error.
   absl::StatusOr<std::vector<Message>> Add(Frame frame) {
     if (!frame.has_fragment()) {
       if (!bytes_.empty()) {

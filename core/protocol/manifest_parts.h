@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Collects the manifests of ranks, each part of which travels once.
+// Collects the manifests of ranks. A part that several manifests share is transferred once.
 #ifndef WAYBILL_CORE_PROTOCOL_MANIFEST_PARTS_H_
 #define WAYBILL_CORE_PROTOCOL_MANIFEST_PARTS_H_
 
@@ -23,13 +23,14 @@
 
 namespace waybill {
 
-// Every rank says by hashes what its manifest consists of. One rank that has a part is asked for
-// it. If that rank goes away or stays silent, another one is asked as well, so that one rank that
-// hangs does not keep the others from joining. A part that cannot be read is its sender's fault. If
-// a complete manifest is invalid, every rank that claims it is refused. Pure; not thread-safe.
+// Every rank names the parts of its manifest by their hashes. For each part, one rank that has it
+// is asked. If that rank leaves or does not answer, another rank is asked as well, so that a rank
+// that hangs does not keep the others from joining. If a part cannot be decoded, its sender is
+// refused. If a complete manifest is invalid, every rank that claims it is refused. Pure; not
+// thread-safe.
 //
-// Reading and checking take long, so they are work for others: `Work` is called without this
-// object, and what it returns is called with it.
+// Decoding and checking take long, so the caller can run them on another thread: `Work` does not
+// access this object, but the function that it returns does.
 class ManifestParts {
  public:
   using Work = std::function<std::function<void()>()>;
@@ -37,29 +38,30 @@ class ManifestParts {
     ConnectionId rank = 0;
     PartId part;
   };
-  // The manifest of a rank, or why the rank cannot be a member.
+  // The manifest of a rank, or the reason why the rank cannot be a member.
   struct Settled {
     ConnectionId rank = 0;
     absl::StatusOr<Manifest> manifest;
   };
 
   bool Contains(ConnectionId rank) const { return claims_.contains(rank); }
-  // A rank has joined with this head; once for each rank.
+  // Adds a rank that has joined with this head. Call it once for each rank.
   void Add(ConnectionId rank, Role role, ManifestHead head);
   void Remove(ConnectionId rank);
-  // A part has come from a rank, compressed. It is ignored if the rank was not asked for it, or if
-  // another one has sent it.
+  // Handles a compressed part from a rank. The part is ignored if the rank was not asked for it, or
+  // if another rank has sent it.
   void OnPart(ConnectionId rank, const PartId& id, std::string deflated);
 
-  // Return what has come up since the last call.
+  // Return the asks, work and results since the last call.
   std::vector<Ask> TakeAsks(absl::Time now);
   std::vector<Work> TakeWork();
   std::vector<Settled> TakeSettled();
-  // When TakeAsks() has something to return next if nothing comes.
+  // Returns the time at which TakeAsks() must be called again if no part arrives.
   absl::Time next_deadline() const;
 
  private:
-  // What a manifest consists of. Workers are checked more strictly than trainers.
+  // The parts of a manifest, by hash. The role matters because workers' manifests are checked more
+  // strictly than trainers'.
   struct Key {
     Role role;
     std::string tensors;
@@ -76,22 +78,24 @@ class ManifestParts {
   struct Part {
     enum class State { kAbsent, kAsked, kReading, kHere };
     State state = State::kAbsent;
-    uint32_t claims = 0;             // The number of ranks that still need it.
-    std::set<ConnectionId> waiting;  // Those among them whose manifests are not settled.
+    uint32_t claims = 0;             // The number of ranks that still need the part.
+    std::set<ConnectionId> waiting;  // The ranks among these whose manifests are not settled.
     std::set<ConnectionId> asked;    // kAsked.
-    absl::Time ask_next = absl::InfiniteFuture();  // kAsked: when another rank is asked.
-    ConnectionId sender = 0;                       // kReading.
-    Manifest tensors;                              // kHere.
+    // kAsked: the time at which another rank is asked.
+    absl::Time ask_next = absl::InfiniteFuture();
+    ConnectionId sender = 0;  // kReading.
+    Manifest tensors;         // kHere.
     std::shared_ptr<const std::string> holdings;
   };
   struct Made {
     uint32_t claims = 0;
     std::set<ConnectionId> unsettled;
     bool begun = false;
-    std::shared_ptr<const absl::StatusOr<Manifest>> manifest;  // Null until it is done.
+    // Null until the manifest is checked.
+    std::shared_ptr<const absl::StatusOr<Manifest>> manifest;
   };
 
-  // What reading a part has given.
+  // The result of decoding a part.
   struct Read {
     Manifest tensors;
     std::shared_ptr<const std::string> holdings;
@@ -100,19 +104,21 @@ class ManifestParts {
   void OnRead(const PartId& id, ConnectionId sender, absl::StatusOr<Read> read);
   void OnMade(const Key& key, std::shared_ptr<const absl::StatusOr<Manifest>> manifest);
   Part* Find(const PartId& id);
-  // Schedules the next ask for a part: now if nobody is asked for it, else at `ask_next`.
+  // Schedules the next ask for a part: now if no rank is being asked for it, otherwise at
+  // `ask_next`.
   void Want(const PartId& id, Part& part, absl::Time ask_next);
-  // Takes the rank out of those whose manifests are awaited. Returns false if it was not one.
+  // Removes the rank from the ranks with unsettled manifests. Returns false if it was not one of
+  // them.
   bool Settle(ConnectionId rank);
-  // Forgets a part that nobody needs any more.
+  // Forgets a part that no rank needs any more.
   void Release(const PartId& id, uint32_t claims);
 
   std::map<ConnectionId, Claim> claims_;
   std::map<PartId, Part> parts_;  // The parts that unsettled ranks need, and all tensors.
   std::set<std::pair<absl::Time, PartId>> wanted_;  // By Part::ask_next, if there is a rank to ask.
-  std::map<Key, Made> made_;                        // One for each manifest that is claimed.
-  std::set<Key> parts_here_;  // Manifests to look at: their parts may all be here now.
-  std::set<Key> to_settle_;   // Manifests that are made and have unsettled ranks.
+  std::map<Key, Made> made_;                        // One entry for each claimed manifest.
+  std::set<Key> parts_here_;  // Manifests to check: all their parts may have arrived.
+  std::set<Key> to_settle_;   // Checked manifests with unsettled ranks.
   std::vector<Work> work_;
   std::vector<Settled> refused_;
 };

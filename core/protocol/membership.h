@@ -27,7 +27,7 @@
 
 namespace waybill {
 
-// Names a rank's stream. Whoever owns the streams gives the numbers out.
+// Identifies a rank's stream. The owner of the streams assigns the numbers.
 using ConnectionId = uint64_t;
 
 struct Member {
@@ -35,46 +35,50 @@ struct Member {
   ConnectionId connection = 0;
   uint64_t incarnation = 0;
   Mode mode = Mode::kShadow;  // Workers only.
-  // Workers only, and what they say: Coordinator::VersionToLend() and NewestVersion() judge it.
+  // Workers only. The worker's own claim, which Coordinator::VersionToLend() and NewestVersion()
+  // check.
   uint64_t shown_version = 0;
-  proto::Round shown_round;  // The update that brought it.
-  // When it said so; the past if it came with it, or has caught up on it.
+  proto::Round shown_round;  // The update that brought shown_version.
+  // The time of the report; InfinitePast if the worker joined with the version or caught up on it.
   absl::Time shown_at = absl::InfinitePast();
-  uint64_t committed_version = 0;  // The newest that this worker knows to be committed.
+  uint64_t committed_version = 0;  // The newest version that this worker knows to be committed.
   std::optional<proto::Doubt> doubt;
   std::optional<proto::Unusable> unusable;  // Workers only.
-  bool catch_up = false;                    // Workers only, by proto::Join.
-  std::set<uint64_t> undecided_versions;    // Trainers only, by proto::Join.
-  std::set<std::string> told_groups;        // Those that have told a trainer what became of them.
-  proto::Held held;                         // Trainers only.
-  bool hears_of_groups = false;  // It was told which are here, and is told of every change.
+  bool catch_up = false;                    // Workers only; from proto::Join.
+  std::set<uint64_t> undecided_versions;    // Trainers only; from proto::Join.
+  // The groups whose outcomes of these versions the trainer has been told.
+  std::set<std::string> told_groups;
+  proto::Held held;  // Trainers only.
+  // The rank was sent the list of groups, and is sent every change of it.
+  bool hears_of_groups = false;
 
-  std::string manifest_hash;                 // SHA-256 of the head that the rank has sent.
-  std::shared_ptr<const Manifest> manifest;  // Null until it has come and was checked.
-  bool established = false;                  // Was part of a term whose lanes carried.
-  absl::Time join_deadline;                  // A member that is still joining leaves then.
+  std::string manifest_hash;                 // SHA-256 of the manifest head that the rank sent.
+  std::shared_ptr<const Manifest> manifest;  // Null until the manifest has arrived and was checked.
+  bool established = false;                  // The rank was part of an established term.
+  absl::Time join_deadline;  // A member that is still joining at this time is removed.
 
-  proto::RankReport report;  // The last one.
-  // As they were last connected: by group, and whether the worker relays by them.
+  proto::RankReport report;  // The latest report.
+  // The lanes that were last connected, by group and by whether the worker relays on them.
   std::map<std::pair<std::string, bool>, proto::Connected> lanes;
 
-  // Returns true until the rank has said what it holds and, unless it comes back, has lanes.
+  // Returns true until the rank's manifest has arrived and, unless the rank is reconnecting, its
+  // lanes were established.
   bool is_joining() const { return !established || manifest == nullptr; }
 };
 
 // The trainers, or the workers of one group.
 struct World {
-  uint32_t size = 0;                 // 0 while nobody is here who declares it.
-  std::map<uint32_t, Member*> here;  // By rank.
-  size_t with_manifests = 0;         // How many of them have manifests.
-  std::map<uint64_t, size_t> shown;  // How many of them show each version.
+  uint32_t size = 0;                 // 0 if no rank that declares it has joined.
+  std::map<uint32_t, Member*> here;  // The members that have joined, by rank.
+  size_t with_manifests = 0;         // The number of members in `here` with manifests.
+  std::map<uint64_t, size_t> shown;  // By version: the number of members that show it.
 
-  // Returns true if all are here, with their manifests.
+  // Returns true if all ranks have joined and have manifests.
   bool whole() const { return size > 0 && here.size() == size && all_have_manifests(); }
   bool all_have_manifests() const { return with_manifests == here.size(); }
 };
 
-// The identity that a rank claims. Check() says whether it can be.
+// Returns the identity in a JOIN; Membership::Check() validates it.
 RankId IdOf(const proto::Join& join);
 
 class Membership {
@@ -83,16 +87,15 @@ class Membership {
 
   // Checks an identity without admitting it.
   //
-  // kInvalidArgument: another job or protocol, an impossible identity; kFailedPrecondition: another
-  // size of the world than the others declared.
+  // kInvalidArgument: another job or protocol, or an invalid identity; kFailedPrecondition: the
+  // size of the world differs from that which other ranks declared.
   absl::Status Check(const proto::Join& join) const;
 
-  // Returns the lowest rank of that role and group that nobody has. If all ranks are taken, returns
-  // their number, join.world().
+  // Returns the lowest free rank of the role and group; join.world() if all ranks are taken.
   uint32_t FreeRank(const proto::Join& join) const;
 
-  // Admits a rank that Check() accepts and whose place is free. The pointer is valid until the
-  // member is removed.
+  // Admits a rank that Check() accepts and that is free. The pointer is valid until the member is
+  // removed.
   Member* Admit(ConnectionId connection, const proto::Join& join);
 
   void SetManifest(Member& member, std::shared_ptr<const Manifest> manifest);
@@ -104,17 +107,17 @@ class Membership {
   Member* Find(const RankId& id);
 
   const World& trainers() const { return trainers_; }
-  // The reference stays valid until Forget(); a group of which nobody is here has an empty world.
+  // The reference stays valid until Forget(). A group without members has an empty world.
   const World& WorkersOf(const std::string& group) { return worlds_[group]; }
-  // Forgets the world of a group of which nobody is here.
+  // Forgets the world of a group without members.
   void Forget(const std::string& group) { worlds_.erase(group); }
-  // "trainer 1, worker 0 (its manifest)", or the role in which nobody has joined. Names the first
-  // few ranks of a role, and counts the others.
+  // Describes the missing ranks and manifests, as "trainer 1, worker 0 (its manifest)", or the role
+  // that no rank has joined. Names the first few ranks of a role, and counts the others.
   std::string DescribeMissing(absl::string_view group) const;
-  // The same of trainers alone.
+  // Like DescribeMissing(), for trainers only.
   std::string DescribeMissingTrainers() const;
 
-  // Returns the lanes between two ranks, by their NICs.
+  // Plans the lanes between two ranks from their NICs.
   std::vector<LanePath> MakeLanes(const RankId& sender, const RankId& worker) const;
 
   std::map<RankId, Member>& members() { return members_; }
@@ -127,7 +130,8 @@ class Membership {
   void AddMissing(Role role, absl::string_view group, std::string& missing) const;
 
   const std::string job_;
-  std::map<std::string, World, std::less<>> worlds_;  // By group; that of trainers by "".
+  // By group; the trainers' world has the key "".
+  std::map<std::string, World, std::less<>> worlds_;
   const World& trainers_ = worlds_[""];
   std::map<RankId, Member> members_;
   std::unordered_map<ConnectionId, Member*> by_connection_;

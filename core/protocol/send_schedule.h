@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Decides how a trainer sends one update: which chunk is stored, staged or posted next, which
+// Decides how a sender sends one update: which chunk is stored, staged or posted next, which
 // staging slot it gets, and when each lane is ended by its immediate.
 //
 // The schedule is pure. It has no thread, clock, memory or network: its caller executes the
-// commands that Next() returns, and reports what became of them.
+// commands that Next() returns, and reports their results.
 #ifndef WAYBILL_CORE_PROTOCOL_SEND_SCHEDULE_H_
 #define WAYBILL_CORE_PROTOCOL_SEND_SCHEDULE_H_
 
@@ -28,25 +28,25 @@ struct SendLane {
 // How a payload reaches its peer.
 enum class SendWay : uint8_t {
   kStored,  // It is stored through a mapping of the peer's memory, by any thread.
-  kStaged,  // It is staged in a slot, and posted from there.
-  kDirect,  // It is posted from where it lies.
+  kStaged,  // It is staged in a slot, and posted from the slot.
+  kDirect,  // It is posted from its source.
 };
 
 // One chunk of an update.
 struct Payload {
-  uint32_t id = 0;  // The caller's name for it, less than `most_payloads`; commands give it back.
+  uint32_t id = 0;  // Chosen by the caller, less than `most_payloads`; commands name it.
   SendLane lane;
   uint64_t size_bytes = 0;
   SendWay way = SendWay::kStaged;
-  bool held = false;            // Its bytes are not there before Release().
-  bool digested_apart = false;  // OnDigested() tells when its digest is taken.
+  bool held = false;            // Its bytes are not present before Release().
+  bool digested_apart = false;  // Its digest is computed separately; OnDigested() reports the end.
 };
 
 enum class TakesPart : uint8_t { kNo, kYes };
 
 // When lanes may be ended.
 enum class FinishRule : uint8_t {
-  kAtOnce,       // As soon as everything of their peer is on its way.
+  kAtOnce,       // As soon as all payloads of the peer are stored or posted.
   kWhenAllowed,  // After kCheck, which asks for AllowFinish() or RefuseFinish().
 };
 
@@ -54,16 +54,16 @@ struct SendCommand {
   enum class Kind : uint8_t {
     kStore,     // Store `payload`. OnStored() follows.
     kStage,     // Write `payload` into `slot`. OnStaged() follows.
-    kPost,      // Post `payload` from `slot`, or from where it lies if that is kNoSlot.
+    kPost,      // Post `payload` from `slot`, or from its source if `slot` is kNoSlot.
                 // OnAccepted(), OnRefused() or OnPeerFailed() follows.
     kEndLane,   // Post the immediate behind everything on the lane, and on a peer's first lane its
                 // ledger ahead of that: every payload of the peer is on its way. Answered like
                 // kPost.
     kClose,     // Close the lanes of the failed peer, then call OnClosed().
-    kPeerDone,  // Everything for the peer is complete.
-    kCheck,     // Everything is on its way: call AllowFinish() or RefuseFinish().
-    kSent,      // Everything is complete, except for peers that failed. The update is over.
-    kQuiet,     // After Abort(): nothing of the update is on its way. The update is over.
+    kPeerDone,  // All posts and stores for the peer are complete.
+    kCheck,     // All payloads are stored or posted: call AllowFinish() or RefuseFinish().
+    kSent,      // Everything is complete, except for failed peers. The update is over.
+    kQuiet,     // After Abort(): no post of the update is outstanding. The update is over.
   };
   Kind kind = Kind::kStore;
   SendLane lane;
@@ -71,7 +71,7 @@ struct SendCommand {
   uint32_t slot = 0;
 };
 
-// What was handed over so far. After kSent the counts are a function of the payloads.
+// Counts of the update so far. After kSent they depend on the payloads only.
 struct SendCounts {
   uint64_t bytes = 0;
   uint64_t stores = 0;
@@ -80,7 +80,8 @@ struct SendCounts {
   bool operator==(const SendCounts&) const = default;
 };
 
-// The staging slots of a trainer, which its schedules share: each group that it sends to has one.
+// The staging slots of a sender, which its schedules share. There is one schedule for each group to
+// which it sends.
 class SlotPool {
  public:
   static constexpr uint32_t kNone = ~uint32_t{0};
@@ -96,11 +97,11 @@ class SlotPool {
   uint32_t Take();
   void Free(uint32_t slot);
 
-  // The number of peers, of all schedules, that need slots now.
+  // Returns the number of peers, over all schedules, that need slots now.
   uint32_t claims() const { return claims_; }
-  // A schedule's peers that need slots were `before`, and are `now`.
+  // Changes the number of a schedule's peers that need slots from `before` to `now`.
   void Claim(uint32_t before, uint32_t now);
-  // Changes whenever a schedule that found no slot may find one.
+  // Returns a counter that changes whenever a schedule that got no slot may get one.
   uint64_t changes() const { return changes_; }
 
  private:
@@ -111,82 +112,83 @@ class SlotPool {
   uint64_t changes_ = 0;
 };
 
-// Slots are shared fairly: a peer holds at most its share of them while other peers need slots, so
-// a peer that is slow, or whose lane is full, delays only itself. A slot goes to the peer that
-// holds the fewest, and of several to the one that was served least recently.
+// Slots are shared fairly. While other peers need slots, a peer holds at most its share, so a slow
+// peer, or a peer whose lane is full, delays only itself. A slot goes to the peer that holds the
+// fewest slots and, among equals, to the peer that was served least recently.
 //
 // Nothing allocates after SetPeers(). Not thread-safe.
 class SendSchedule {
  public:
   static constexpr uint32_t kNoSlot = SlotPool::kNone;
-  // How many direct payloads of a lane are on their way at a time, unless SetPeers() is told
-  // another number. They keep the network busy, and bound what an update that is given up waits
-  // for.
+  // The default of `most_direct_posts`: the most direct payloads outstanding on a lane. The number
+  // is enough to keep the network busy, and bounds how long an abandoned update has to wait.
   static constexpr uint32_t kMostDirectPosts = 16;
 
-  // The pool outlives the schedule.
+  // The pool must outlive the schedule.
   explicit SendSchedule(SlotPool* pool) : pool_(*pool), slots_(pool->count()) {}
   ~SendSchedule() { SetPeers({}, 0); }
   SendSchedule(const SendSchedule&) = delete;
   SendSchedule& operator=(const SendSchedule&) = delete;
 
-  // Replaces the peers by those with `lane_counts` lanes, and frees every slot of this schedule. An
-  // update that was going on is over. An update has at most `most_payloads` payloads.
+  // Replaces the peers: peer p has lane_counts[p] lanes. Frees every slot of this schedule, and
+  // ends the current update. An update has at most `most_payloads` payloads.
   void SetPeers(absl::Span<const uint32_t> lane_counts, uint32_t most_payloads,
                 uint32_t most_direct_posts = kMostDirectPosts);
 
   // Begins an update. The last one must be over. `peers` has one entry for each peer. Both spans
-  // are read during the call only. Payloads of peers that failed or do not take part are left out.
+  // are read only during the call. Payloads of peers that failed or do not take part are skipped.
   void Begin(absl::Span<const Payload> payloads, absl::Span<const TakesPart> peers,
              FinishRule finish);
 
-  // Returns the next command in `command`, or false until something else happens.
+  // Sets `command` to the next command. Returns false if there is none until another event is
+  // reported.
   bool Next(SendCommand& command);
 
-  // --- what happened ---
+  // --- events ---
 
-  // `count` of the stores to the peer have ended.
+  // `count` stores to the peer have ended.
   void OnStored(uint32_t peer, uint32_t count);
   // The slot is written.
   void OnStaged(uint32_t slot);
-  // The post is on its way. OnComplete() follows.
+  // The lane accepted the post. OnComplete() follows.
   void OnAccepted(const SendCommand& command);
-  // The lane is full. The same is tried again after Retry().
+  // The lane is full. The command is issued again after Retry().
   void OnRefused(const SendCommand& command);
-  // A post from `slot`, or with kNoSlot another one, is complete. A completion that nobody waits
-  // for is ignored.
+  // A post from `slot` is complete; kNoSlot stands for any other post. An unexpected completion is
+  // ignored.
   void OnComplete(SendLane lane, uint32_t slot);
-  // The digests of all payloads of the peer that are digested apart are taken: its first lane,
-  // which carries the ledger, may be ended.
+  // The digests of all `digested_apart` payloads of the peer are computed, so its first lane, which
+  // carries the ledger, may be ended.
   void OnDigested(uint32_t peer);
-  // Lanes that were full may be tried again if `has_room` returns true for them.
+  // Full lanes for which `has_room` returns true are tried again.
   void Retry(absl::FunctionRef<bool(SendLane lane)> has_room);
 
-  // The bytes of a held payload are there. Again it does nothing.
+  // The bytes of a held payload are present. A second call has no effect.
   void Release(uint32_t id);
-  // All maxima of other trainers are here.
+  // All maxima of other senders have arrived.
   void OnScalesKnown();
-  // The trade of maxima with other trainers has nothing on its way, nor will it in this update.
+  // The trade of maxima with other senders has no writes outstanding, and posts none in the rest of
+  // this update.
   void OnTradeQuiet();
 
-  // Answers kCheck. RefuseFinish() may come at any time: no lane is ended from now on, and the
-  // update ends by Abort() only.
+  // Answers kCheck. RefuseFinish() may be called at any time. After it no lane is ended, and only
+  // Abort() ends the update.
   void AllowFinish();
   void RefuseFinish();
 
-  // Nothing more is sent to the peer until SetPeers(). Returns true if its lanes are to be closed
-  // at once, with OnClosed(); otherwise kClose follows when no thread stores or stages for it any
-  // more.
+  // Marks the peer as failed: nothing more is sent to it until SetPeers(). Returns true if the
+  // caller must close its lanes and call OnClosed() at once. Otherwise kClose follows once no
+  // thread stores or stages for the peer.
   bool OnPeerFailed(uint32_t peer);
-  // Every lane of the failed peer is closed: its slots are free again.
+  // Every lane of the failed peer is closed. Its slots become free.
   void OnClosed(uint32_t peer);
 
-  // Ends the update. No thread stores or stages for it any more. kQuiet follows.
+  // Ends the update; kQuiet follows. No thread may be storing or staging for the update.
   void Abort();
 
-  // --- for the caller ---
+  // --- state ---
 
-  // The number of accepted posts to the peer that are not complete.
+  // Returns the number of accepted posts to the peer that are not complete.
   uint32_t posts_outstanding(uint32_t peer) const;
   const SendCounts& counts() const { return counts_; }
 
@@ -208,28 +210,28 @@ class SendSchedule {
   struct Lane {
     Queue ready;
     Queue direct;
-    uint32_t direct_posts = 0;  // Those that are not complete.
+    uint32_t direct_posts = 0;  // Direct posts that are not complete.
     uint32_t slots = 0;
     uint32_t posts_outstanding = 0;
-    bool full = false;   // It refused a post; Retry() is to come.
-    bool ended = false;  // Its immediate was handed out.
+    bool full = false;   // The lane refused a post, and waits for Retry().
+    bool ended = false;  // kEndLane was returned.
   };
   struct Peer {
     uint32_t first_lane = 0;  // In lanes_.
     uint32_t lane_count = 0;
     bool failed = false;
-    bool closed = false;  // Failed, and nothing of it is on its way any more.
+    bool closed = false;  // The peer failed, and no post to it is outstanding.
 
-    // The update at hand.
+    // The state in the current update.
     bool takes_part = false;
     uint32_t to_store = 0;       // Stores that have not ended.
-    uint32_t stores_active = 0;  // Those of them that a thread may be doing.
-    uint32_t to_stage = 0;       // Staged payloads without a slot yet, but for those that are held.
-    uint32_t to_post = 0;        // Staged and direct payloads that no lane has accepted yet.
-    bool digesting = false;      // A thread may be reading what is digested apart.
+    uint32_t stores_active = 0;  // Stores that a thread may be executing.
+    uint32_t to_stage = 0;       // Staged payloads without a slot, except held ones.
+    uint32_t to_post = 0;        // Staged and direct payloads that no lane has accepted.
+    bool digesting = false;      // A thread may be reading `digested_apart` payloads.
     uint32_t staging = 0;        // Slots that a thread may be writing.
     uint32_t slots = 0;
-    uint64_t served = 0;  // When it got a slot last; smaller is longer ago.
+    uint64_t served = 0;  // The value of turn_ when the peer last got a slot.
     bool done = false;
   };
   struct Slot {
@@ -245,8 +247,8 @@ class SendSchedule {
     return absl::MakeSpan(lanes_).subspan(peer.first_lane, peer.lane_count);
   }
   void Push(Queue& queue, uint32_t entry);
-  uint32_t Pop(Queue& queue);  // kNone if it is empty.
-  // Puts it where NextStore(), NextStage() or NextDirectPost() finds it.
+  uint32_t Pop(Queue& queue);  // Returns kNone if the queue is empty.
+  // Adds a payload to the queue of NextStore(), NextStage() or NextDirectPost().
   void MakeReady(uint32_t entry);
 
   static bool IsServed(const Peer& peer) { return peer.takes_part && !peer.failed; }
@@ -272,16 +274,16 @@ class SendSchedule {
   Finish finish_ = Finish::kAllowed;
   bool scales_known_ = false;
   bool trade_quiet_ = false;
-  bool changed_ = false;            // Since Next() returned false.
-  uint64_t seen_pool_changes_ = 0;  // When it did.
+  bool changed_ = false;            // An event was reported since Next() returned false.
+  uint64_t seen_pool_changes_ = 0;  // pool_.changes() when Next() returned false.
   std::vector<Peer> peers_;
   std::vector<Lane> lanes_;
   std::vector<Entry> entries_;
-  std::vector<uint32_t> held_;  // The entries of held payloads, by id; kNone: it is not held.
+  std::vector<uint32_t> held_;  // By id: the entry of a held payload, or kNone.
   Queue stores_;
-  std::vector<Slot> slots_;  // By number; free are also those that other schedules use.
+  std::vector<Slot> slots_;  // By number. Slots that other schedules use are kFree.
   uint32_t written_ = 0;     // Slots in kWritten.
-  uint32_t claims_ = 0;      // As the pool knows them.
+  uint32_t claims_ = 0;      // The number of claims that the pool counts for this schedule.
   uint64_t turn_ = 0;
   SendCounts counts_;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the engines of both sides and whoever drives them have in common.
+// Types of an update that the engines of both sides and their callers share.
 #ifndef WAYBILL_CORE_PROTOCOL_UPDATE_H_
 #define WAYBILL_CORE_PROTOCOL_UPDATE_H_
 
@@ -14,11 +14,11 @@
 
 namespace waybill {
 
-// One update, as every rank that takes part has to see it.
+// Identifies one update. All ranks that take part have equal values.
 struct UpdateId {
-  uint64_t version = 0;  // The user's number of the version. It only grows.
-  // The controller's number of the update within the group, from 1 to 2^28 - 1. It goes on from
-  // term to term, and wraps.
+  uint64_t version = 0;  // The user's number of the version, which only grows.
+  // The controller's number of the update within the group, from 1 to 2^28 - 1. It is not reset
+  // between terms, and wraps.
   uint32_t sequence = 0;
   uint64_t epoch = 0;
   uint64_t plan_hash = 0;
@@ -27,71 +27,71 @@ struct UpdateId {
 };
 
 enum class Mode : uint8_t {
-  kShadow = 1,      // Two buffers of Waybill's; a commit shows the other one.
-  kShadowCopy = 2,  // The engine's memory stays where it is; a commit copies into it.
-  kInPlace = 3,     // The engine's memory is written directly.
+  kShadow = 1,      // Waybill has two buffers; a commit shows the other one.
+  kShadowCopy = 2,  // A commit copies the version into the inference engine's memory.
+  kInPlace = 3,     // The network writes to the inference engine's memory directly.
 };
 
 constexpr absl::string_view Name(Mode mode) {
   return mode == Mode::kShadow ? "shadow" : mode == Mode::kShadowCopy ? "shadow-copy" : "in-place";
 }
 
-// Where a peer writes one region of a worker's manifest.
+// The address to which peers write one region of a worker's manifest.
 struct RegionAddress {
   std::string descriptor;  // For Fabric::Import().
   uint64_t offset_bytes = 0;
 };
 
-// One buffer of a worker: a place for each region of its manifest, and for the ledger.
+// The addresses of one buffer of a worker: of each region of its manifest, and of the ledger.
 struct BufferAddress {
   std::vector<RegionAddress> regions;
   std::string ledger;
-  uint32_t generation = 0;  // How often the buffer was renewed.
+  uint32_t generation = 0;  // The number of times that the buffer was renewed.
 
-  // False for memory that is paused: all descriptors are empty, and READY tells where it is then.
+  // Returns false for paused memory, whose descriptors are empty; READY brings the new address.
   bool reachable() const { return !ledger.empty(); }
 };
 
-// One end of a lane, for the rank at the other.
+// The address of this rank's end of a lane, for the peer.
 struct LaneOffer {
   uint32_t peer = 0;  // Rank, of the other role.
   std::string address;
 };
 
-// The lanes to one peer, as the plan has them.
+// The planned lanes to one peer.
 struct PeerLanes {
-  uint32_t peer = 0;  // Its number in the plan.
-  RankId id;          // Who that is.
+  uint32_t peer = 0;  // The peer's number in the plan.
+  RankId id;          // The peer's identity.
   std::vector<LanePath> lanes;
-  bool kept = false;                // They are there since an earlier term, and go on.
-  uint32_t first_ledger_entry = 0;  // The place of the sender's first route in the worker's ledger.
+  bool kept = false;                // The lanes were opened in an earlier term, and are used again.
+  uint32_t first_ledger_entry = 0;  // The index of the sender's first route in the worker's ledger.
 };
 
-// The lanes of a term, as one of its ranks has them.
+// One rank's lanes in a term.
 struct TermLanes {
-  // Tells the term from earlier ones of the same lanes: 28 bits.
+  // A number of 28 bits that distinguishes the term from earlier terms of the same lanes.
   uint32_t tag = 0;
-  // Every peer with a route. One without a route is named if its lanes are kept for a later term.
+  // Every peer with a route, and peers without a route whose lanes are kept for a later term.
   std::vector<PeerLanes> peers;
 };
 
-// What carries a lane: Fabric::DescribeLane().
+// Describes how a lane is carried, from Fabric::DescribeLane().
 struct LaneReport {
   uint32_t peer = 0;  // Rank, of the other role.
   std::string path;
-  bool co_owner = false;   // Between trainers: then the rank is a trainer's.
-  bool relay = false;      // Between workers: then the rank is a worker's.
-  std::string group = {};  // The group in whose term the lane is.
+  bool co_owner = false;   // The lane joins two trainers: `peer` is a trainer.
+  bool relay = false;      // The lane joins two workers: `peer` is a worker.
+  std::string group = {};  // The group to whose term the lane belongs.
 };
 
-// What moved, counted where it was sent. The counts of equal plans are equal.
+// Counters of one update, kept by the sender. Updates of equal plans have equal counts.
 struct TransferCounts {
   uint64_t bytes = 0;
-  uint64_t writes = 0;        // Posted to a fabric.
+  uint64_t writes = 0;        // Writes posted to a fabric.
   uint64_t stores = 0;        // Chunks stored at their final address through a mapping.
-  uint64_t staged_bytes = 0;  // Packed into a slot before they were posted.
+  uint64_t staged_bytes = 0;  // Bytes that were packed into a slot before they were posted.
   uint64_t immediates = 0;
-  // To other trainers, for blocks that they own parts of.
+  // Messages to co-owners of blocks.
   uint64_t maxima_messages = 0;
   uint64_t maxima_bytes = 0;
 
@@ -114,14 +114,14 @@ struct NonFinite {
   uint64_t elements = 0;
 };
 
-// The 32 bits that ride behind a write. Who sent it is known from the lane.
+// The 32 bits of immediate data that follow a write. The lane identifies the sender.
 struct Immediate {
   enum class Kind : uint8_t {
-    kData = 1,  // Behind a lane's last write.
+    kData = 1,  // Follows a lane's last write.
     kMaxima = 2,
-    // Its sender has granted what the term needs; the sequence is the term's tag.
+    // The peer has granted the memory that the term needs; the sequence is the term's tag.
     kGranted = 3,
-    kChunk = 4,  // Behind a chunk, which can be verified from now on: see ChunkImmediate.
+    kChunk = 4,  // Follows a chunk, which can now be verified; see ChunkImmediate.
   };
   Kind kind = Kind::kData;
   uint32_t sequence = 0;  // 28 bits.
@@ -134,13 +134,14 @@ struct Immediate {
 
 inline constexpr uint32_t kSequenceMask = 0x0FFF'FFFF;
 
-// What an immediate of kChunk says in its 28 bits. A lane is a queue, and no update begins on it
-// before the last one is complete, so 8 bits tell updates apart.
+// The 28 bits of an immediate of kChunk. A lane delivers in order, and an update begins on it only
+// after the last one is complete, so 8 bits of the sequence are enough to distinguish updates.
 struct ChunkImmediate {
   static constexpr uint32_t kMostChunks = 1 << 20;
 
-  uint32_t sequence = 0;  // The update's, of which the low 8 bits count.
-  uint32_t chunk = 0;     // Counts from the first chunk between the two ranks. 20 bits.
+  uint32_t sequence = 0;  // The update's sequence; only its low 8 bits are sent.
+  // The number of the chunk, from 0 for the first chunk between the two ranks. 20 bits.
+  uint32_t chunk = 0;
 
   constexpr uint32_t Pack() const {
     return Immediate{Immediate::Kind::kChunk, (sequence & 0xFF) << 20 | chunk}.Pack();
@@ -151,14 +152,15 @@ struct ChunkImmediate {
   constexpr bool IsOf(uint32_t update) const { return sequence == (update & 0xFF); }
 };
 
-// Sequences wrap at 28 bits: of two, the one that is less than half the way ahead is the later.
+// Returns true if `a` is later than `b`, or equal: if a - b (mod 2^28) is less than 2^27.
 constexpr bool IsLater(uint32_t a, uint32_t b) {
   return ((a - b) & kSequenceMask) < (kSequenceMask + 1) / 2;
 }
 
-// One entry a route, in plan order; written by the trainer, compared by the worker.
+// The ledger has one entry for each route, in plan order. The sender writes it, and the receiver
+// compares its digest with that of the arrived bytes.
 struct LedgerEntry {
-  // LedgerSequence(). An entry with that of another update counts as absent.
+  // LedgerSequence() of the update. An entry with another value counts as absent.
   uint64_t sequence = 0;
   uint64_t length_bytes = 0;
   uint64_t digest = 0;

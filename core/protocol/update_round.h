@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// One update of one group as the controller sees it, from the first publish to the last SHOWN.
+// The controller's state of one update of one group, from the first publish to the last SHOWN.
 //
-// Pure: events in, actions out. Every rule of the two-phase commit is here.
+// Pure: events go in, actions come out. Implements all rules of the two-phase commit.
 #ifndef WAYBILL_CORE_PROTOCOL_UPDATE_ROUND_H_
 #define WAYBILL_CORE_PROTOCOL_UPDATE_ROUND_H_
 
@@ -25,127 +25,128 @@
 
 namespace waybill {
 
-// What the round wants done; the coordinator does it, in order.
+// The actions of a round, which the coordinator executes in order.
 class RoundActions {
  public:
   virtual ~RoundActions() = default;
   virtual void ToWorker(uint32_t worker, proto::ControllerMessage message) = 0;
   virtual void ToSender(const RankId& sender, proto::ControllerMessage message) = 0;
-  // Makes the decision to commit durable; OnRecorded() follows.
+  // Records the decision to commit durably. OnRecorded() follows.
   virtual void Record() = 0;
-  // Finds out whether others hold what a sender that is gone was to bring; OnNoRest() follows if
-  // they do not. `sender` is counted as the plan counts it.
+  // Checks whether other senders hold the data of a lost sender. OnNoRest() follows if they do not.
+  // `sender` is its number in the plan.
   virtual void CheckRest(uint32_t sender) = 0;
-  // Plans what is lacking of this round, from the senders that hold it. Another round continues
-  // this one then; OnNoRest() follows if it cannot be planned.
+  // Plans the missing routes of this round, from the senders in `holders`. Another round then
+  // continues this one. OnNoRest() follows if no such plan exists.
   virtual void PlanRest(std::set<RankPair> lacking, std::set<uint32_t> holders) = 0;
-  // Tells whoever published it that every worker has all of it; and again when every worker's user
-  // lets it be shown, and their word is waited for.
+  // Tells the publishing trainers that every worker has received the whole version. Called a second
+  // time when every worker's user has accepted the version, and the round waits for Decide().
   virtual void TellArrived() = 0;
-  // Tells whoever published it what became of the version. Called once.
+  // Tells the publishing trainers the outcome of the version. Called once.
   virtual void TellOutcome(bool committed, const absl::Status& status) = 0;
-  // Returns another version that the trainer publishes, or 0.
+  // Returns the other version that the trainer is publishing, or 0.
   virtual uint64_t OtherVersionOf(const RankId& trainer) const = 0;
 };
 
-// Says that a worker cannot show what is committed.
+// Returns the error that a worker cannot show a committed version.
 absl::Status CannotShow(uint64_t version, uint32_t worker, const absl::Status& why);
 
 // The ranks that take part in a round.
 struct RoundMembers {
-  std::vector<RankId> senders;  // As the plan counts trainers.
-  std::set<uint32_t> absent;    // The senders among them that are not here; they have no routes.
-  std::set<uint32_t> workers;   // The group's that get the version.
+  std::vector<RankId> senders;  // By the sender's number in the plan.
+  std::set<uint32_t> absent;    // The numbers of senders that are absent. They have no routes.
+  std::set<uint32_t> workers;   // The workers of the group that get the version.
 };
 
 enum class IfLanesDie : uint8_t {
   kAbort,
-  kPlanRest,  // What they were to bring comes by others, in another round.
+  kPlanRest,  // Another round fetches the missing data from other senders.
 };
 
-// The senders are the trainers, or the workers of another group that lend what they show. An event
-// of a rank that is not a member of the round does nothing.
+// The senders are the trainers, or the workers of another group that lends its shown version.
+// Events of ranks that are not members of the round are ignored.
 class UpdateRound {
  public:
-  // `plan`: the group's.
+  // `plan` is the group's plan.
   UpdateRound(const UpdateId& update, RoundMembers members, bool digests_off, absl::Time deadline,
               const Plan& plan, IfLanesDie if_lanes_die, RoundActions* actions);
 
-  // Makes the round wait for Decide() once all workers have all of it. Comes before Begin().
+  // Makes the round wait for Decide() once all workers have received the version. Call it before
+  // Begin().
   void HoldCommit() { held_ = true; }
   // Sends PREPARE to every worker. `catch_up`: the version was published before. `continued`: the
-  // round whose rest this one brings, or null.
+  // update that this round continues by bringing its missing routes, or null.
   void Begin(bool catch_up, const UpdateId* continued, absl::Time now);
 
-  // A sender holds this version until it is told the outcome: a trainer has called publish(). START
-  // and ABORT name the attempt.
+  // Handles a publish: the sender holds this version until it is told the outcome. START and ABORT
+  // name `attempt`.
   void OnPublish(const RankId& sender, uint64_t attempt, absl::Time deadline);
   void OnReady(uint32_t worker, const proto::Ready& ready);
   void OnRefused(uint32_t worker, const absl::Status& status);
-  // The worker has all of it, and asks its user.
+  // The worker has received the whole version, and asks its user.
   void OnReceived(uint32_t worker);
   void OnArrived(uint32_t worker);
-  // The group may show the version. Does nothing if that was not waited for.
+  // Lets the group show the version. Has no effect if the round does not wait for it.
   void Decide();
   void OnLacking(uint32_t worker, const std::set<uint32_t>& senders);
   void OnKept(const RankId& sender, bool kept);
   void OnNoRest(const absl::Status& status);
-  // The answer to RoundActions::Record().
+  // Handles the result of RoundActions::Record().
   void OnRecorded(Recorded recorded, const absl::Status& status);
-  // `unchanged`: the worker showed the same bytes before.
+  // `unchanged`: the worker showed equal bytes before.
   void OnShown(uint32_t worker, bool unchanged);
-  // What was sent must not be shown.
+  // The version that was sent must not be shown.
   void OnSenderFailed(const RankId& sender, const absl::Status& status);
   void OnWorkerFailed(uint32_t worker, const absl::Status& status);
   void OnLaneFailed(const RankId& sender, uint32_t worker, const absl::Status& status);
-  // The lane between two trainers that own blocks together is dead.
+  // The lane between two co-owners is dead.
   void OnCoOwnerLost(const RankId& trainer, const RankId& other, const absl::Status& status);
   void OnSenderGone(const RankId& sender, const absl::Status& status);
-  // A worker that relays writes nothing of the aborted version any more.
+  // A relaying worker has no writes of the aborted version outstanding.
   void OnRelayStopped(uint32_t worker);
   void OnWorkerGone(uint32_t worker, const absl::Status& status);
   void OnTime(absl::Time now);
-  // The group is not to show this version. Does nothing once the decision may be recorded.
+  // Gives the version up. Has no effect once the decision may be recorded.
   void GiveUp(const absl::Status& why) { Abort(why); }
-  // Moves the deadline, if every worker is READY and nothing is decided.
+  // Moves the deadline if every worker is READY and the version is not decided.
   void ExtendTo(absl::Time deadline) {
     if (state_ == State::kMoving) deadline_ = deadline;
   }
 
-  // Returns true once the group has shown the version or given it up, and no worker relays what was
-  // given up: a late write would reach for memory that the next update has renewed. Trainers stop
-  // before they publish again.
+  // Returns true once the group has shown the version, or has given it up and no worker relays it
+  // any more. The next update may renew memory that a relay's late write would address. Trainers
+  // need no such check: they stop before they publish again.
   bool over() const {
     return state_ == State::kShown || (state_ == State::kAborted && RelaysThatRun().empty());
   }
   bool aborted() const { return state_ == State::kAborted; }
   bool committed() const { return state_ == State::kShown || state_ == State::kDecided; }
-  // Returns true while it is not known whether the group commits.
+  // Returns true while the round is neither decided nor aborted.
   bool undecided() const { return Abortable() || state_ == State::kRecording; }
-  // Returns true while all of it is here, and Decide() is waited for.
+  // Returns true while the round waits for Decide() with the whole version received.
   bool waits_for_word() const { return state_ == State::kArrived; }
-  // Returns true once every worker of a version that waits for Decide() has all of it.
+  // Returns true once every worker has received the whole version, if the round waits for Decide().
   bool received() const { return held_ && received_ == workers_; }
-  // Returns true if every worker has shown the version, and showed the same bytes before.
+  // Returns true if every worker has shown the version, and showed equal bytes before.
   bool unchanged() const { return unchanged_ == workers_; }
   const UpdateId& update() const { return update_; }
-  // InfiniteFuture when nothing is left that time could end.
+  // Returns InfiniteFuture if no deadline is pending.
   absl::Time deadline() const;
-  // Returns true if the rank sends in this round, is still there and has not published yet.
+  // Returns true if the rank sends in this round, is not lost and has not published yet.
   bool IsAwaited(const RankId& sender) const;
   // Returns true if the rank has published with that attempt.
   bool HasPublished(const RankId& sender, uint64_t attempt) const;
-  // Returns the workers that were started to relay, and have not said that they have stopped.
+  // Returns the workers that were told to relay and have not reported that they stopped.
   std::set<uint32_t> RelaysThatRun() const;
-  // Why the group has given the version up; OK if it has not.
+  // Returns why the group has given the version up; OK if it has not.
   const absl::Status& abort_status() const { return abort_status_; }
-  // "READY of worker 1; publish() by trainer 0"
+  // Describes what the round waits for, as "READY of worker 1; publish() by trainer 0".
   std::string DescribeWaiting() const;
 
  private:
-  // A group in kRecording cannot be aborted: its decision may be on disk already. In kContinued all
-  // has arrived but what dead lanes were to bring, and another round is about to bring that. In
-  // kArrived all has, and the trainers' word is waited for.
+  // In kRecording the round cannot be aborted: the decision may be on disk already. In kContinued
+  // everything has arrived except the routes of dead lanes, which another round is about to bring.
+  // In kArrived everything has arrived, and the round waits for Decide().
   enum class State {
     kPreparing,
     kMoving,
@@ -162,16 +163,16 @@ class UpdateRound {
     uint64_t attempt = 0;
     bool started = false;
     bool gone = false;
-    bool stopped = false;  // It relays nothing more, or is gone.
+    bool stopped = false;  // The sender has stopped relaying, or is gone.
     bool asked_to_keep = false;
-    std::optional<bool> kept;    // What it answered.
+    std::optional<bool> kept;    // The sender's answer; nullopt until it comes.
     std::set<uint32_t> workers;  // The workers that its routes go to.
-    size_t unready = 0;          // How many of them are not READY.
+    size_t unready = 0;          // The number of these workers that are not READY.
     bool trades = false;         // Exchanges maxima with other senders.
-    bool relays = false;         // It sends what it receives in this round.
+    bool relays = false;  // The sender is a worker that relays what it receives in this round.
   };
 
-  // Returns true if an event can still make the group give the version up.
+  // Returns true if the round can still be aborted.
   bool Abortable() const {
     return state_ == State::kPreparing || state_ == State::kMoving || state_ == State::kContinued ||
            state_ == State::kArrived;
@@ -182,7 +183,7 @@ class UpdateRound {
     return const_cast<Sender*>(static_cast<const UpdateRound*>(this)->Find(id));
   }
   bool HasToSend(const Sender& sender) const;
-  // The number of a sender, as the plan counts it.
+  // Returns a sender's number in the plan.
   uint32_t NumberOf(const Sender& sender) const {
     return static_cast<uint32_t>(&sender - senders_.data());
   }
@@ -201,25 +202,27 @@ class UpdateRound {
   absl::Time deadline_;
   RoundActions* const actions_;
   State state_ = State::kPreparing;
-  std::vector<Sender> senders_;                  // Those that relay come last.
-  absl::flat_hash_map<RankId, size_t> numbers_;  // Of the senders.
+  std::vector<Sender> senders_;                  // Relaying workers come last.
+  absl::flat_hash_map<RankId, size_t> numbers_;  // The index of each sender in senders_.
   const std::set<uint32_t> workers_;
-  std::map<uint32_t, std::vector<uint32_t>> senders_of_;  // Whose routes go to each worker.
+  // By worker: the senders with routes to it.
+  std::map<uint32_t, std::vector<uint32_t>> senders_of_;
   std::map<uint32_t, proto::Ready> ready_;
-  std::set<uint32_t> received_;  // Workers that have all of it.
-  std::set<uint32_t> arrived_;   // Those of them that let it be shown.
+  std::set<uint32_t> received_;  // Workers that have received the whole version.
+  std::set<uint32_t> arrived_;   // Workers that have also voted to show it.
   std::set<uint32_t> shown_;
-  std::set<uint32_t> unchanged_;  // Showed the same bytes before.
+  std::set<uint32_t> unchanged_;  // Workers that showed equal bytes before.
   std::set<uint32_t> gone_;
-  std::map<uint32_t, absl::Status> unable_;  // Workers that cannot show what is decided.
-  std::set<uint32_t> unsettled_;             // Workers that are none of these three.
+  std::map<uint32_t, absl::Status> unable_;  // Workers that cannot show the committed version.
+  std::set<uint32_t> unsettled_;  // Workers that are in none of shown_, gone_ and unable_.
   absl::Status abort_status_;
   const IfLanesDie if_lanes_die_;
-  absl::Status lost_status_;  // Why the first lane is lost that had something to bring.
+  absl::Status lost_status_;  // The error of the first lane that died with routes outstanding.
   std::set<RankPair> told_lost_;
-  std::map<uint32_t, std::set<uint32_t>> lacking_;  // By worker: the senders.
-  bool started_ = false;                            // The first START is out: data may land.
-  bool held_ = false;                               // Decide() has not come, and has to.
+  // By worker: the senders whose routes are missing.
+  std::map<uint32_t, std::set<uint32_t>> lacking_;
+  bool started_ = false;  // START was sent to a sender, so data may land.
+  bool held_ = false;     // The round has to wait for Decide(), which has not been called.
 };
 
 }  // namespace waybill

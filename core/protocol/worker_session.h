@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A worker's part in a job: it receives versions, votes for them, and shows what is committed.
+// A worker's session in a job: it receives versions, votes on them, and shows committed ones.
 #ifndef WAYBILL_CORE_PROTOCOL_WORKER_SESSION_H_
 #define WAYBILL_CORE_PROTOCOL_WORKER_SESSION_H_
 
@@ -18,56 +18,58 @@ namespace waybill {
 
 class WorkerHost : public SessionHost {
  public:
-  // Makes a buffer ready; OnReady() or OnRefused() follows, by the deadline.
+  // Prepares a buffer. OnReady() or OnRefused() follows, by the deadline.
   virtual void Prepare(const UpdateId& update, bool digests_off, absl::Time deadline) = 0;
-  // Keeps what has arrived of the update `from` for the update `to` of the present term, which
-  // brings the rest: OnReady() or OnRefused() follows. If nothing is lacking, only OnRefused() may.
+  // Continues update `from` as update `to` of the current term, which brings the missing routes,
+  // and keeps the bytes that arrived. OnReady() or OnRefused() follows. If no route is missing,
+  // OnRefused() follows or nothing.
   virtual void Continue(const UpdateId& from, const UpdateId& to) = 0;
   // Closes the lanes to a sender of this worker's group.
   virtual void LoseSender(uint32_t sender) = 0;
-  // Shows what has arrived; OnShown() follows. Cannot be undone.
+  // Shows the update; OnShown() follows. Cannot be undone.
   virtual void Commit(const UpdateId& update) = 0;
-  // Gives the update up. `begun`: data may have landed.
+  // Abandons the update. `begun` is true if data may have landed.
   virtual void Abort(const UpdateId& update, bool begun) = 0;
   virtual uint64_t shown_version() const = 0;
 
-  // --- what it lends to workers of another group, or relays to those of its own ---
+  // --- lending to workers of another group, and relaying to workers of the same group ---
 
-  // A buffer of such a worker is there from now on.
+  // Sets the address of a buffer of a worker to which this worker sends.
   virtual absl::Status SetBufferAddress(const std::string& group, uint32_t worker,
                                         uint32_t buffer_index, const proto::Buffer& buffer) = 0;
-  // Begins to send what is lent, or what is to be relayed as it arrives.
+  // Begins to send a lent version, or to relay an update as it arrives.
   virtual absl::Status StartSending(const std::string& group, const UpdateId& update,
                                     const proto::Start& start) = 0;
-  // Relays nothing more of that update; OnRelayStopped() follows.
+  // Stops relaying that update; OnRelayStopped() follows.
   virtual void StopRelaying(uint64_t epoch, uint32_t sequence) = 0;
-  // The group's term is over: nothing is sent to it any more when this returns.
+  // Ends sending to a group whose term is over. Nothing is sent to the group once it returns.
   virtual void ForgetGroup(const std::string& group) = 0;
 };
 
 class WorkerSession final : public RankSession {
  public:
-  // `asked`: the notices that an update waits with until the user answers; kPrepare, kArrived or
-  // kCommit. All others are accepted at once.
+  // `asked`: the notices among kPrepare, kArrived and kCommit for whose answer an update waits. The
+  // others are accepted at once.
   WorkerSession(SessionOptions options, std::set<Notice::Kind> asked, WorkerHost* host);
 
   const std::string& group() const { return options_.id.group; }
 
-  // Refuses updates from now on, without asking the user, for this reason; OK: takes them again.
+  // Refuses updates from now on with the error `why`, without asking the user. OK accepts updates
+  // again.
   void RefuseUpdates(absl::Status why);
 
-  // Answers a notice of `update`. Does nothing if nobody waits for the answer any more.
+  // Answers a notice of `update`. Has no effect if the answer is no longer waited for.
   void Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer);
 
-  // `generation`: of that buffer. `renewed`: where it is, if it was renewed since this term's
-  // offers.
+  // `generation` is the buffer's generation. `renewed` is its new address if it was renewed since
+  // this term's offers.
   void OnReady(const UpdateId& update, uint32_t buffer_index, uint32_t generation,
                const std::optional<proto::Buffer>& renewed);
   void OnRefused(const UpdateId& update, const absl::Status& status);
   void OnArrived(const UpdateId& update);
-  // All of it has but what these senders were to bring, whose lanes are dead.
+  // Everything has arrived except the routes of `senders`, whose lanes died.
   void OnLacking(const UpdateId& update, const std::vector<uint32_t>& senders);
-  // Before Commit(): what arrived is wrong. After it: it could not be shown.
+  // Before Commit(): the arrived data is wrong. After Commit(): the version could not be shown.
   void OnFailed(const UpdateId& update, const absl::Status& status, absl::Time now);
   void OnShown(const UpdateId& update, absl::Duration pause, bool unchanged, absl::Time now);
   // An update that this worker lends or relays cannot be sent.
@@ -77,13 +79,13 @@ class WorkerSession final : public RankSession {
 
   void OnVerified(proto::Verified verified);
 
-  // Nothing of an update that was aborted is written to others of its group any more.
+  // No relayed write of an aborted update is outstanding any more.
   void OnRelayStopped(uint64_t epoch, uint32_t sequence);
 
-  // Returns true if this worker voted for a version whose decision it has not heard, and has lost
-  // the controller.
+  // Returns true if this worker voted for a version and lost the controller before it learned the
+  // decision.
   bool in_doubt() const { return doubt_.has_value() && !established(); }
-  // Returns true while the group gets a version that it has missed.
+  // Returns true while the group receives a version that it has missed.
   bool catching_up() const {
     const auto term = terms().find(group());
     return (term != terms().end() && term->second.lent) || (update_ && update_ == caught_up_);
@@ -109,7 +111,7 @@ class WorkerSession final : public RankSession {
   void OnRenewed(const proto::Renewed& renewed);
   void OnStart(const proto::Start& start);
   void OnTermOver(const std::string& group);
-  // Ends what is lent to other groups.
+  // Ends all loans to other groups.
   void EndLoans();
   void OnCommit(const proto::Commit& commit);
   void OnAbort(const proto::Abort& abort);
@@ -126,19 +128,20 @@ class WorkerSession final : public RankSession {
 
   WorkerHost& host_;
   const std::set<Notice::Kind> asked_;
-  absl::Status refuses_;            // Why updates are, if they are.
-  std::optional<UpdateId> update_;  // Prepared, and neither given up nor shown.
+  absl::Status refuses_;            // Why updates are refused; OK if they are not.
+  std::optional<UpdateId> update_;  // The update that is prepared, and neither given up nor shown.
   absl::Time prepare_deadline_;
   bool digests_off_ = false;
-  std::set<Notice::Kind> unanswered_;  // Notices of update_, or kCommit of unsaid_.
+  std::set<Notice::Kind> unanswered_;  // Unanswered notices of update_, or kCommit of unsaid_.
   // The id that update_ had when the user was asked. A round that continues it has another one.
   UpdateId asked_as_;
-  std::optional<UpdateId> doubt_;            // Voted for, and the decision not heard.
-  std::optional<UpdateId> shown_;            // Brought what is shown.
-  std::optional<UpdateId> committed_;        // Decided, and not shown yet.
-  std::optional<ToShow> unsaid_;             // Shown, and the user has not answered.
-  std::optional<proto::Unusable> unusable_;  // Until a later version is in use.
-  std::optional<UpdateId> caught_up_;        // The last one whose version was published before.
+  std::optional<UpdateId> doubt_;  // The update that was voted for, while its decision is unknown.
+  std::optional<UpdateId> shown_;  // The update that brought the shown version.
+  std::optional<UpdateId> committed_;  // The update that is committed and not shown yet.
+  // The update that is shown, while the user has not answered kCommit.
+  std::optional<ToShow> unsaid_;
+  std::optional<proto::Unusable> unusable_;  // Set until a later version is in use.
+  std::optional<UpdateId> caught_up_;        // The last update whose version was published before.
   absl::Time leave_deadline_ = absl::InfiniteFuture();
 };
 
