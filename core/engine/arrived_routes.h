@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A receiver's routes, with the proof that their bytes are here: digests of the memory against
-// those that the senders wrote into the ledger.
+// Verifies a receiver's routes: compares the digests of the arrived bytes with the digests that the
+// senders wrote into the ledger.
 #ifndef WAYBILL_CORE_ENGINE_ARRIVED_ROUTES_H_
 #define WAYBILL_CORE_ENGINE_ARRIVED_ROUTES_H_
 
@@ -26,17 +26,16 @@
 
 namespace waybill {
 
-// On the progress thread, but for Digest().
+// Lives on the progress thread, except for functions that are marked otherwise.
 class ArrivedRoutes {
  public:
-  // `manifest` outlives this.
-  // `senders`: who they are, by number.
+  // `manifest` must outlive the object. `senders` maps a sender's number in the plan to its rank.
   ArrivedRoutes(const Manifest* manifest, RouteTable routes, uint64_t chunk_bytes,
                 std::map<uint32_t, RankId> senders);
 
-  // Digests by the device what arrives in its memory: the regions of which `is_there` returns true.
-  // Call it once, before anything arrives. `threads` of them call Digest(). kInternal: the device
-  // has no room, or cannot be used.
+  // Makes the device compute the digests of the regions that lie in its memory, for which
+  // `is_there` returns true. Call it once, before anything arrives. `threads` is the number of
+  // threads that call Digest(). kInternal: the device is out of memory, or cannot be used.
   absl::Status DigestOn(std::shared_ptr<Device> device, uint32_t threads,
                         std::function<bool(uint32_t region)> is_there);
 
@@ -45,22 +44,24 @@ class ArrivedRoutes {
 
   void Begin(const UpdateId& update, Digests digests);
 
-  // How many chunks a thread best digests at a time: a device is waited for once for all of them.
+  // Returns the number of chunks to pass to one Digest() call. The call waits for the device once
+  // for all of its chunks.
   uint32_t at_once() const { return device_ == nullptr ? 1 : kChunksPerPass; }
-  // [any thread] Takes the digests of what the chunks' bytes are in `regions`.
+  // [any thread] Computes the digests of the chunks' bytes in `regions`.
   void Digest(absl::Span<const uint32_t> chunks, const RegionSpans& regions);
 
-  // Checks routes [first, last) against the receiver's whole `ledger`. Call it when their chunks
+  // Checks routes [first, last) against the receiver's whole `ledger`. Call it once their chunks
   // are digested and their entries have arrived. kDataLoss: names the first wrong route. kInternal:
-  // a device could not digest them.
+  // a device failed to compute digests.
   absl::Status Compare(uint32_t first, uint32_t last, const LedgerEntry* ledger) const;
 
-  // Checks that each sender quantised by the scales that were written here, also by those that
-  // another sender wrote. Call it when everything is here. kDataLoss: a sender used other scales.
+  // Checks that each sender quantised with the scales that arrived, including the scales that
+  // another sender wrote. Call it once everything has arrived. kDataLoss: a sender used other
+  // scales.
   absl::Status CompareWitnesses(const RegionSpans& regions, const LedgerEntry* ledger);
 
-  // Returns a digest of the digests of all routes, by which two updates of equal plans are
-  // compared. Call it when everything is here and verified.
+  // Returns a digest of the digests of all routes, which is equal for two updates of the same plan
+  // with equal bytes. Call it once everything is verified.
   uint64_t DigestOfAll(const LedgerEntry* ledger) const;
 
   // [any thread]
@@ -82,9 +83,9 @@ class ArrivedRoutes {
   const ChunkList chunks_;
   std::unique_ptr<DeviceStager> device_;  // Null if everything arrives in host memory.
   std::function<bool(uint32_t region)> is_there_;
-  std::vector<uint32_t> witnesses_;          // Routes whose digest is of what others write.
-  std::vector<uint64_t> witness_digests_;    // The digests of what is here, in the same order.
-  std::vector<std::atomic<uint64_t>> sums_;  // By route, of its leaves.
+  std::vector<uint32_t> witnesses_;          // Witness routes: another sender writes the bytes.
+  std::vector<uint64_t> witness_digests_;    // The digests of the arrived bytes, in the same order.
+  std::vector<std::atomic<uint64_t>> sums_;  // By route: the sum of the digests of its leaves.
   UpdateId update_;
   Digests digests_ = Digests::kOn;
 };

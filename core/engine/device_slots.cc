@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<DeviceSlots>> DeviceSlots::Create(Fabric* fabric,
 }
 
 absl::Status DeviceSlots::Register() {
-  // Nobody needs the dma-buf once it is registered.
+  // The dma-buf is not needed once it is registered.
   const ExportedMemory exported =
       device_->Export({MemoryKind::kDevice, bytes_.data(), bytes_.size()});
   const absl::StatusOr<Region> region =

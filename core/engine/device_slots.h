@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The memory of a sender's staging slots on its GPU, beside that on the host. Kernels pack into
-// it, and networks that can read the GPU's memory send from there.
+// The part of a sender's staging slots that lies in GPU memory, beside the slots on the host.
+// Kernels pack chunks into it, and networks that can read GPU memory send from it.
 #ifndef WAYBILL_CORE_ENGINE_DEVICE_SLOTS_H_
 #define WAYBILL_CORE_ENGINE_DEVICE_SLOTS_H_
 
@@ -20,10 +20,10 @@ namespace waybill {
 
 class DeviceSlots {
  public:
-  // Allocates as many bytes as the slots have on the host, and registers them with the fabric,
-  // which outlives them. Other processes can open them also where they have PID namespaces of their
-  // own, if the device has memory for that. Fails where no network can read them, and where the
-  // device has no room.
+  // Allocates `size_bytes`, the size of the slots on the host, and registers them with the fabric,
+  // which must outlive the slots. If the device supports it, processes in other PID namespaces can
+  // open the memory too. Fails if no network can read the memory, or if the device is out of
+  // memory.
   static absl::StatusOr<std::unique_ptr<DeviceSlots>> Create(Fabric* fabric,
                                                              std::shared_ptr<Device> device,
                                                              uint64_t size_bytes);
@@ -42,7 +42,7 @@ class DeviceSlots {
 
   Fabric& fabric_;
   const std::shared_ptr<Device> device_;
-  const MappedParts created_;  // Of nothing, if the memory was allocated.
+  const MappedParts created_;  // Empty if the memory was allocated.
   const absl::Span<std::byte> bytes_;
   RegionId region_ = RegionId::kNone;
 };

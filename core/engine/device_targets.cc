@@ -16,7 +16,7 @@ absl::StatusOr<RegionId> DeviceTargets::Add(const MemorySpan& memory, std::strin
   return targets_.back().region;
 }
 
-// Not by a cache: pages that have moved need a registration of their own.
+// Does not use a registration cache: pages that have moved need a registration of their own.
 absl::Status DeviceTargets::Register(Target& target) {
   WAYBILL_ASSIGN_OR_RETURN(const uint64_t pages, device_->PagesOf(target.memory));
   ExportedMemory exported = device_->Export(target.memory);
@@ -40,7 +40,7 @@ absl::StatusOr<bool> DeviceTargets::HaveMoved() const {
   return moved;
 }
 
-// While the old registration lives, the new one has another key.
+// The old registration still exists here, so the new one gets another key.
 absl::Status DeviceTargets::Renew(
     const std::function<void(RegionId old_region, RegionId new_region)>& changed) {
   for (Target& target : targets_) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Memory of a receiver's GPU that the network writes to.
+// Registers memory of a receiver's GPU for the network to write to.
 #ifndef WAYBILL_CORE_ENGINE_DEVICE_TARGETS_H_
 #define WAYBILL_CORE_ENGINE_DEVICE_TARGETS_H_
 
@@ -18,8 +18,9 @@
 
 namespace waybill {
 
-// The registrations of one buffer. A registration holds pages, not addresses: where other pages are
-// put under an address, as by an engine that sleeps and wakes, the network writes to the old ones.
+// The registrations of one buffer. A registration refers to pages, not addresses. If an address
+// range is mapped to new pages, as by an inference engine that sleeps and wakes up, the network
+// keeps writing to the old pages until Renew().
 class DeviceTargets {
  public:
   DeviceTargets(Fabric* fabric, std::shared_ptr<Device> device)
@@ -28,18 +29,20 @@ class DeviceTargets {
   DeviceTargets& operator=(const DeviceTargets&) = delete;
   ~DeviceTargets() { Release(); }
 
-  // Registers memory of the device. `name` is for errors.
+  // Registers memory of the device. `name` appears in errors.
   //
-  // An error names everything that prevents it, in the driver and in the network. The caller keeps
-  // the memory until Release() or the destructor.
+  // An error names every obstacle, in the driver and in the network. The caller keeps the memory
+  // until Release() or the destructor.
   absl::StatusOr<RegionId> Add(const MemorySpan& memory, std::string name);
 
-  // Returns true if Renew() is needed. kFailedPrecondition: some of it is no memory any more.
+  // Returns true if Renew() is needed. kFailedPrecondition: some of the memory is no longer mapped.
   absl::StatusOr<bool> HaveMoved() const;
-  // Registers again what has moved or was released, and tells each change of a region.
+  // Registers memory that has moved or was released again, and calls `changed` for each region
+  // whose id changes.
   absl::Status Renew(const std::function<void(RegionId old_region, RegionId new_region)>& changed);
 
-  // Gives the pages back: the network does not reach them until Renew().
+  // Ends the registrations, which frees the pages. The network cannot reach the memory until
+  // Renew().
   void Release();
   bool reachable() const { return reachable_; }
 
@@ -48,8 +51,8 @@ class DeviceTargets {
     std::string name;
     MemorySpan memory;
     RegionId region = RegionId::kNone;
-    uint64_t pages = 0;  // As Device::PagesOf() has them.
-    UniqueFd dmabuf;     // A renewal by the fabric registers it again.
+    uint64_t pages = 0;  // The value of Device::PagesOf() at registration.
+    UniqueFd dmabuf;     // Kept because the fabric registers it again in a renewal.
     bool registered = false;
   };
 

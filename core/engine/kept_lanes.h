@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Lanes that outlive the plan they were opened for: a later plan uses them again.
+// Keeps lanes open after the plan that they were opened for, so that a later plan can use them
+// again.
 #ifndef WAYBILL_CORE_ENGINE_KEPT_LANES_H_
 #define WAYBILL_CORE_ENGINE_KEPT_LANES_H_
 
@@ -28,14 +29,14 @@ inline absl::StatusOr<const PeerLanes*> FindLanes(const std::vector<PeerLanes>& 
       absl::StrCat("the plan has routes, but no lanes, to rank ", peer, " of the other side"));
 }
 
-// Returns true if the lanes to that peer are those of an earlier plan.
+// Returns true if the plan reuses the peer's lanes of an earlier plan.
 inline bool IsKept(const std::vector<PeerLanes>& peers, uint32_t peer) {
   const auto lanes = FindLanes(peers, peer);
   return lanes.ok() && (*lanes)->kept;
 }
 
-// The lanes to peers that no plan uses at the moment. `Lane` has an `id` and a `nic`. Lives on the
-// progress thread.
+// The open lanes that the current plan does not use. `Lane` has the members `id` and `nic`. Lives
+// on the progress thread.
 template <typename Lane>
 class KeptLanes {
  public:
@@ -44,10 +45,10 @@ class KeptLanes {
   KeptLanes(const KeptLanes&) = delete;
   KeptLanes& operator=(const KeptLanes&) = delete;
 
-  // Takes the lanes to a peer, all of which work.
+  // Adds the lanes to a peer, all of which must work.
   void Add(uint32_t peer, std::vector<Lane> lanes) { lanes_[peer] = std::move(lanes); }
 
-  // Closes those to peers that are not kept.
+  // Closes the lanes to all peers except those whose lanes `peers` marks as kept.
   void CloseAllBut(const std::vector<PeerLanes>& peers) {
     std::erase_if(lanes_, [&](const auto& of_peer) {
       if (IsKept(peers, of_peer.first)) return false;
@@ -56,9 +57,9 @@ class KeptLanes {
     });
   }
 
-  // Puts the lanes to a peer in the place of `planned`, which have the same NICs.
+  // Replaces `planned` by the open lanes to the peer, which have the same NICs.
   //
-  // kFailedPrecondition: they are dead, or were never there.
+  // kFailedPrecondition: the lanes are dead, or were never added.
   absl::Status Take(uint32_t peer, std::vector<Lane>& planned) {
     const auto kept = lanes_.find(peer);
     const auto same_nic = [](const Lane& a, const Lane& b) { return a.nic == b.nic; };
@@ -72,7 +73,7 @@ class KeptLanes {
     return absl::OkStatus();
   }
 
-  // Takes an event. Returns false if it is not of one of these lanes.
+  // Handles an event. Returns false if the event does not belong to one of these lanes.
   bool Handle(const FabricEvent& event) {
     for (const auto& [peer, lanes] : lanes_) {
       if (std::none_of(lanes.begin(), lanes.end(),

@@ -19,13 +19,13 @@ constexpr uint64_t kGrantedToken = ~uint64_t{0};
 constexpr uint64_t kMessageToken = 0;
 constexpr uint64_t kSlotAlignment = 64;
 
-// One message, in either box.
+// A message's place in a mailbox or in the outbox.
 uint64_t SlotBytes(const MaximaMessage& message) {
   return RoundUp(sizeof(MaximaHeader) + uint64_t{message.block_count()} * sizeof(float),
                  kSlotAlignment);
 }
 
-// The two mailboxes lie interleaved, message by message.
+// The two mailboxes are interleaved, message by message.
 uint64_t MailboxOffset(const MaximaMessage& message, uint32_t sequence) {
   return 2 * message.mailbox_offset_bytes + (sequence & 1) * SlotBytes(message);
 }
@@ -157,7 +157,7 @@ void MaximaExchange::Handle(CoOwner& peer, const FabricEvent& event) {
   }
 }
 
-// Grants, then says so.
+// Grants the mailbox to the co-owner, then sends kGranted.
 absl::Status MaximaExchange::Grant(const CoOwner& peer) {
   WAYBILL_RETURN_IF_ERROR(fabric_.Grant(peer.lane, mailbox_.id));
   WAYBILL_RETURN_IF_ERROR(fabric_.Grant(peer.lane, outbox_.id));
@@ -196,7 +196,7 @@ void MaximaExchange::Step(TransferCounts& counts) {
   }
 }
 
-// Everything that was due in earlier steps is here.
+// Returns true if all incoming messages of earlier steps have arrived.
 bool MaximaExchange::CanSend(const MaximaMessage& message) const {
   for (const CoOwner& peer : peers_) {
     if (peer.taken < peer.incoming.size() &&
@@ -234,7 +234,7 @@ bool MaximaExchange::Send(uint32_t index, TransferCounts& counts) {
   const absl::Status status =
       fabric_.Post(peer.lane, {&write, 1},
                    Immediate{Immediate::Kind::kMaxima, update_.sequence}.Pack(), kMessageToken);
-  if (absl::IsResourceExhausted(status)) return false;  // Again later.
+  if (absl::IsResourceExhausted(status)) return false;  // The lane is full; Step() tries again.
   if (!status.ok()) {
     Fail(peer, status);
     return false;
@@ -254,7 +254,8 @@ void MaximaExchange::TakeArrived(CoOwner& peer) {
   }
 }
 
-// False where it is not there: an immediate came twice, or the message is another update's.
+// Returns false if the message is not in the mailbox: an immediate arrived twice, or the message
+// belongs to another update.
 bool MaximaExchange::Take(const MaximaMessage& message) {
   const std::byte* slot = mailbox_.memory.data + MailboxOffset(message, update_.sequence);
   MaximaHeader header;

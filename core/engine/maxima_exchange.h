@@ -19,7 +19,7 @@
 
 namespace waybill {
 
-// The addresses of a co-owner: its end of the lane, and the mailbox where it takes messages.
+// The addresses of a co-owner: its end of the lane, and the mailbox where it receives messages.
 struct CoOwnerAddress {
   uint32_t sender = 0;
   std::string lane_address;
@@ -29,7 +29,7 @@ struct CoOwnerAddress {
 // Lives on the progress thread. Allocates nothing during an update.
 class MaximaExchange {
  public:
-  // Is told why the lane to a co-owner failed.
+  // Called with the reason when the lane to a co-owner fails.
   using FailureSink = std::function<void(uint32_t sender, absl::Status status)>;
 
   MaximaExchange(Fabric* fabric, FailureSink failed)
@@ -43,21 +43,21 @@ class MaximaExchange {
   // plan.
   absl::StatusOr<std::vector<LaneOffer>> SetPlan(const Exchange* exchange,
                                                  std::deque<ScaleValues>* values);
-  // Returns what co-owners need to write here; empty if there are none.
+  // Returns the mailbox's descriptor, with which co-owners write to it; empty without co-owners.
   const std::string& mailbox() const { return mailbox_descriptor_; }
   absl::Status Connect(absl::Span<const CoOwnerAddress> co_owners);
   // Returns whether every lane works in both directions.
   bool up() const;
 
-  // Returns `reports` with those of the lanes to co-owners added.
+  // Returns `reports` plus the reports of the lanes to co-owners.
   std::vector<LaneReport> AddTo(std::vector<LaneReport> reports) const;
 
   // Handles an event of one of the exchange's lanes. Returns false for other lanes.
   bool Handle(const FabricEvent& event);
 
   void Begin(const UpdateId& update);
-  // Sends the messages that can be sent and takes those that have arrived. Call it when this
-  // sender's own maxima are known.
+  // Sends the messages that can be sent and combines the messages that have arrived. Call it once
+  // this sender's own maxima are computed.
   void Step(TransferCounts& counts);
   // Returns whether every message has arrived and every message that was sent is complete.
   bool done() const { return all_come() && posts_outstanding() == 0; }
@@ -77,11 +77,12 @@ class MaximaExchange {
     bool up = false;
     bool failed = false;
     uint32_t posts_outstanding = 0;
-    // The number of messages with the newest sequence that arrived. Immediates do not overtake.
+    // The number of arrived messages that have the newest sequence. Immediates of a lane arrive in
+    // order.
     uint32_t arrived_sequence = ~uint32_t{0};
     uint32_t arrived = 0;
-    std::vector<uint32_t> incoming;  // The indices of its messages, in order.
-    uint32_t taken = 0;              // The number of them that this update has taken.
+    std::vector<uint32_t> incoming;  // The indices of this co-owner's messages, in order.
+    uint32_t taken = 0;              // The number of these messages that were taken in this update.
   };
 
   CoOwner& Find(uint32_t sender);

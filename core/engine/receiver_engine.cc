@@ -132,7 +132,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
                                           : fabric_.ConnectLane(lane.id, sender.lane_addresses[i]));
       }
     }
-    CheckConnected();  // Without any sender there is nothing to wait for.
+    CheckConnected();  // A plan without senders is connected at once.
     return absl::OkStatus();
   }
 
@@ -162,7 +162,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
   void Commit(const UpdateId& update) override {
     if (!schedule_.Commit(update)) return;
     timeline_.Begin(Stage::kCommit);
-    copy_began_ = now_;  // Nothing is copied, unless kCopy comes.
+    copy_began_ = now_;  // The pause is 0 unless kCopy follows.
     Run();
   }
 
@@ -221,7 +221,8 @@ class ReceiverEngineImpl final : public ReceiverEngine {
         const std::lock_guard lock(digests_mutex_);
         digests = shown_digests_;
       }
-      if (digests->version() != snapshot->version()) continue;  // It is being shown right now.
+      // A newer version is being shown right now.
+      if (digests->version() != snapshot->version()) continue;
       Comparison comparison{.version = snapshot->version(), .status = {}};
       comparison.status = digests->Compare(
           *snapshot, memory_->device(),
@@ -251,7 +252,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
   }
 
  private:
-  // Equal if the bytes of two versions are.
+  // Compares equal if the bytes of two versions are equal.
   struct BytesOfVersion {
     uint64_t plan_hash;
     uint64_t digest;
@@ -260,7 +261,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
 
   // --- the plan ---
 
-  // Ends what is being received, forgets the plan, and keeps the lanes that work.
+  // Ends the current update, drops the plan, and keeps the lanes that work.
   void EndTerm() {
     StopVerifying();
     if (schedule_.EndTerm()) KeepDigests();  // The next plan has another ledger.
@@ -274,7 +275,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
   absl::Status MakeSources(const TermLanes& lanes) {
     absl::Status status = MakeSenderLinks(arrived_->routes(), arrived_->chunks(), lanes, sources_);
     if (!status.ok()) {
-      sources_.clear();  // The schedule does not know them.
+      sources_.clear();  // The schedule was not given these senders.
       return status;
     }
     std::vector<ReceiveSender> senders;
@@ -307,7 +308,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
     }
   }
 
-  // Grants everything, then says so.
+  // Grants all buffers on the lane, then sends kGranted.
   absl::Status Grant(LaneId lane) {
     for (uint32_t b = 0; b < memory_->buffer_count(); ++b) {
       WAYBILL_RETURN_IF_ERROR(memory_->Grant(lane, b));
@@ -346,7 +347,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
 
   void Fail(SenderLink& source, absl::Status status) {
     if (source.failed) return;
-    // If all of its data has arrived, the data is verified although the lane is dead.
+    // If all data of the sender has arrived, it is verified although the lane is dead.
     if (schedule_.waits_for_visibility(source.index) && ShowToKernels(source).ok()) {
       BecomeVisible(source);
     }
@@ -355,7 +356,8 @@ class ReceiverEngineImpl final : public ReceiverEngine {
 
   void GiveUp(SenderLink& source, absl::Status status) {
     source.failed = true;
-    // One dead lane is a dead sender: nothing of it can land by the others from now on.
+    // A dead lane means a dead sender. Its other lanes are closed, so that none of its writes can
+    // land.
     CloseLanes(source);
     schedule_.OnSenderFailed(source.index);
     if (schedule_.is_lost(source.index)) pool_.Cancel(*source.digest_batch);
@@ -370,14 +372,14 @@ class ReceiverEngineImpl final : public ReceiverEngine {
 
   // --- one update ---
 
-  // Returns true if no reader holds the buffer. What readers see is dirty from then on.
+  // Returns true if no snapshot holds the buffer, whose memory is then marked as dirty.
   bool Claim(uint32_t buffer) {
     if (options_.mode == Mode::kShadow) return shown_.DescribeHolders(buffer).empty();
     was_dirty_ = shown_.dirty();
     return shown_.BeginWriting(buffer);
   }
 
-  // Tells the schedule what threads have done.
+  // Reports finished work of the threads to the schedule.
   void ReportProgress() {
     for (SenderLink& source : sources_) {
       if (schedule_.is_digesting(source.index) &&
@@ -388,7 +390,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
     FinishCopy();
   }
 
-  // Does what the schedule says, until nothing is left to do.
+  // Executes the schedule's commands until none is left.
   void Run() {
     for (ReceiveCommand command; schedule_.Next(command);) Execute(command);
   }
@@ -427,7 +429,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
     sink_({.kind = ReceiverEvent::Kind::kRefused, .update = update, .status = std::move(status)});
   }
 
-  // Says who keeps the next update from beginning.
+  // Describes which snapshots keep the next update from beginning.
   std::string DescribeBusy(uint32_t buffer) const {
     if (!schedule_.is_committed()) {
       return absl::StrCat("buffer ", buffer, " is still read: ", shown_.DescribeHolders(buffer));
@@ -470,7 +472,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
     return lanes;
   }
 
-  // Returns where the buffer is from now on.
+  // Returns the buffer's current address.
   absl::StatusOr<BufferAddress> RenewIfAbandoned(uint32_t buffer) {
     WAYBILL_ASSIGN_OR_RETURN(const bool moved, memory_->HasMoved(buffer));
     if (moved) schedule_.Abandon(buffer);
@@ -501,7 +503,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
     schedule_.OnArrived();
     timeline_.End(Stage::kVerify);
     arrived_bytes_.reset();
-    // The plan of a rest does not have all routes.
+    // A plan for missing routes does not contain all routes.
     if (digests() == Digests::kOn && !schedule_.continued()) {
       arrived_bytes_ = {plan_hash_, arrived_->DigestOfAll(ledger())};
     }
@@ -549,8 +551,8 @@ class ReceiverEngineImpl final : public ReceiverEngine {
     return absl::OkStatus();
   }
 
-  // Makes what has come from the sender visible to kernels. If that fails, the sender has failed,
-  // as by a dead lane, or the update if the GPU is to blame.
+  // Makes the sender's arrived bytes visible to kernels. If that fails, fails the sender, as for a
+  // dead lane; or fails the update if the error is the GPU's.
   void MakeVisible(SenderLink& source) {
     absl::Status status = ShowToKernels(source);
     if (status.ok()) return BecomeVisible(source);
@@ -565,7 +567,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
     if (relay_ != nullptr) relay_->OnLedger(source.first_route, source.last_route, ledger());
   }
 
-  // Returns true if this thread's cache has those chunks of the sender that have come last.
+  // Returns true if the latest chunks of the sender are likely in this thread's cache.
   bool IsInCache(const SenderLink& source) const {
     return !schedule_.is_complete(source.index) && memory_->receiving_device() == nullptr &&
            std::all_of(source.lanes.begin(), source.lanes.end(),
@@ -583,7 +585,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
     }
     source.wave_is_over.store(false, std::memory_order_relaxed);
     pool_.Run(*source.digest_batch, groups);
-    // Without threads the pool has done it.
+    // A pool without threads has finished already.
     if (source.wave_is_over.load(std::memory_order_acquire)) EndWave(source);
   }
 
@@ -600,7 +602,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
     schedule_.OnDigested(source.index);
   }
 
-  // Chunks may have more than what is written: what the receiver only compares is in them, too.
+  // Chunks may contain more bytes than are written: witness routes are only compared.
   void CountArrived(SenderLink& source, uint64_t bytes) {
     const uint64_t left = std::min(bytes, source.bytes - source.counted_bytes);
     source.counted_bytes += left;
@@ -614,7 +616,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
     copy_status_ = absl::OkStatus();
     const uint32_t at_once = memory_->copies_at_once();
     pool_.Run(copy_batch_, (manifest_->region_count() + at_once - 1) / at_once);
-    FinishCopy();  // Without threads the pool has done it.
+    FinishCopy();  // A pool without threads has finished already.
   }
 
   // On any thread.
@@ -627,7 +629,8 @@ class ReceiverEngineImpl final : public ReceiverEngine {
     copy_status_.Update(std::move(status));
   }
 
-  // Ends the copy if it is done. The engine's memory stays dirty where copying failed.
+  // Finishes the copy once all threads are done. If copying failed, the inference engine's memory
+  // stays dirty.
   void FinishCopy() {
     if (!copied_.load(std::memory_order_acquire)) return;
     copied_.store(false, std::memory_order_relaxed);
@@ -640,7 +643,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
     if (!status.ok()) TellFailed(std::move(status));
   }
 
-  // Keeps the digests of what the present plan has brought of the update at hand.
+  // Keeps the digests of the routes that the current plan has brought.
   void KeepDigests() {
     if (kept_digests_ == nullptr) {
       kept_digests_ = std::make_shared<ShownDigests>(schedule_.update().version);
@@ -672,18 +675,18 @@ class ReceiverEngineImpl final : public ReceiverEngine {
            .unchanged = unchanged});
   }
 
-  // The buffer of the update that was offered last, and the ledger there.
+  // The buffer of the update that was prepared last, and its ledger.
   const RegionSpans& regions() const { return memory_->regions(schedule_.buffer()); }
   const LedgerEntry* ledger() const { return memory_->ledger(schedule_.buffer()); }
   Digests digests() const {
     return schedule_.verification() == Verification::kOn ? Digests::kOn : Digests::kOff;
   }
 
-  // After this no thread of ours reads what arrives.
+  // Stops verifying. When it returns, no thread reads arriving bytes.
   void StopVerifying() {
     for (SenderLink& source : sources_) pool_.Cancel(*source.digest_batch);
   }
-  // After this no thread of ours reads or writes the buffers.
+  // Stops all work. When it returns, no thread reads or writes the buffers.
   void StopWork() {
     StopVerifying();
     pool_.Cancel(copy_batch_);
@@ -695,7 +698,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
   const std::unique_ptr<ReceiverMemory> memory_;
   ShownState shown_;
 
-  uint32_t term_ = 0;  // Its tag.
+  uint32_t term_ = 0;  // The term's tag.
   uint64_t plan_hash_ = 0;
   std::shared_ptr<ArrivedRoutes> arrived_;
   RelayedRoutes* relay_ = nullptr;
@@ -703,12 +706,13 @@ class ReceiverEngineImpl final : public ReceiverEngine {
   std::deque<SenderLink> sources_;  // In the order of the ledger; addresses are stable.
   ReceiveSchedule schedule_;
 
-  absl::Time now_;                                             // The time of the last Step().
-  bool was_dirty_ = false;                                     // Before the buffer was claimed.
-  std::optional<BytesOfVersion> arrived_bytes_, shown_bytes_;  // Null if not known.
-  std::shared_ptr<ShownDigests> kept_digests_;  // Of the update at hand, once they are kept.
+  absl::Time now_;          // The time of the last Step().
+  bool was_dirty_ = false;  // The value of dirty() before the buffer was claimed.
+  std::optional<BytesOfVersion> arrived_bytes_, shown_bytes_;  // Nullopt if unknown.
+  // The current update's; null until digests are kept.
+  std::shared_ptr<ShownDigests> kept_digests_;
   std::mutex digests_mutex_;
-  std::shared_ptr<const ShownDigests> shown_digests_;  // Of what is shown.
+  std::shared_ptr<const ShownDigests> shown_digests_;  // The shown version's digests.
   absl::Time copy_began_;
   Timeline timeline_;
   std::atomic<bool> copied_ = false;

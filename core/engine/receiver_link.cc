@@ -14,7 +14,7 @@
 namespace waybill {
 namespace {
 
-// Returns what a descriptor names, imported and mapped once.
+// Returns the access to a descriptor's memory. Imports and maps each descriptor once.
 absl::StatusOr<RegionAccess> OpenImport(Fabric& fabric, ReceiverLane& lane,
                                         const std::string& descriptor) {
   const auto known = lane.imports.find(descriptor);

@@ -29,8 +29,8 @@ struct RegionAccess {
   RemoteRegionId remote = RemoteRegionId::kNone;
   uint64_t offset_bytes = 0;
   std::byte* mapped = nullptr;  // The region's first byte in this process, or null if not mapped.
-  // How many bytes are mapped from there on. ~0 if not mapped: the other end refuses what is
-  // beyond.
+  // The number of bytes mapped from there on; ~0 if not mapped, where the receiver's network
+  // refuses a write beyond the region.
   uint64_t size_bytes = ~uint64_t{0};
 };
 
@@ -43,68 +43,72 @@ struct BufferAccess {
 struct ReceiverLane {
   LaneId id = LaneId::kNone;
   std::string nic;    // The sender's NIC; empty means any.
-  bool kept = false;  // It is there since an earlier term.
-  // What is imported on it, each at its offset 0. Regions of one arena share a descriptor.
+  bool kept = false;  // The lane was opened in an earlier term.
+  // The imports of the lane, each from its offset 0. Regions of one arena share a descriptor.
   std::map<std::string, RegionAccess> imports;  // By descriptor.
   std::optional<uint32_t>
       granted;  // The latest term for which the receiver has granted its buffers.
 
   // The term at hand.
   std::vector<BufferAccess> buffers;  // Filled when the receiver has granted them.
-  bool up = false;                    // Either end has told the other what it grants.
-  bool reads_sources = false;         // It can read the registered tensors.
-  bool reads_device_slots = false;    // Likewise.
-  bool copies_posts = false;          // As Fabric::CopiesPosts() says.
-  std::string why_staged;             // Why not, or why not all are registered.
-  std::string why_host_slots;         // Why no slots are on the GPU that has the tensors.
+  bool up = false;                    // Both ends have granted their memory.
+  bool reads_sources = false;         // The lane's network can read the registered tensors.
+  bool reads_device_slots = false;    // The lane's network can read the slots in GPU memory.
+  bool copies_posts = false;          // The value of Fabric::CopiesPosts().
+  // Why the lane cannot read the tensors, or why not all are registered; empty if it can.
+  std::string why_staged;
+  std::string why_host_slots;  // Why the slots are not in the GPU memory that holds the tensors.
 
-  // Whether weights are stored.
+  // Returns whether chunks can be stored through a mapping of the receiver's memory.
   bool mapped() const {
     return !buffers.empty() &&
            std::any_of(buffers[0].regions.begin(), buffers[0].regions.end(),
                        [](const RegionAccess& region) { return region.mapped != nullptr; });
   }
-  // A kept lane belongs to another term from now on.
+  // Prepares a kept lane for a new term.
   void BeginTerm();
 };
 
 struct ReceiverBuffer {
   BufferAddress address;
-  bool to_open = false;  // It is not imported on every lane yet: it is new, or was paused.
+  // The buffer still has to be imported on every lane: its address is new, or it was paused.
+  bool to_open = false;
 };
 
 struct ReceiverLink {
   uint32_t receiver = 0;
-  uint32_t index = 0;        // In ReceiverLinks::links, and its peer number in the send schedule.
-  uint32_t first_route = 0;  // Routes [first, last) of the table, and their chunks.
+  uint32_t index = 0;  // In ReceiverLinks::links, and its peer number in the send schedule.
+  // The link's routes are [first, last) of the table; likewise its chunks.
+  uint32_t first_route = 0;
   uint32_t last_route = 0;
   uint32_t first_chunk = 0;
   uint32_t last_chunk = 0;
-  uint32_t first_ledger_entry = 0;  // The place of the first route in the receiver's ledger.
+  // The index of the first route's entry in the receiver's ledger.
+  uint32_t first_ledger_entry = 0;
   std::vector<ReceiverLane> lanes;  // The first one carries the ledger.
 
   std::vector<ReceiverBuffer> buffers;
 
-  std::atomic<bool> failed = false;  // Threads that store read it.
+  std::atomic<bool> failed = false;  // Read by the threads that store.
 
   // The update at hand.
   bool targeted = false;  // The update goes to this receiver.
   uint32_t buffer_index = 0;
   std::atomic<uint32_t> stores_left = 0;   // Stores that have begun and not ended.
-  uint32_t stores_begun = 0;               // Stores whose end the schedule was not told yet.
-  std::atomic<uint32_t> digests_left = 0;  // Chunks whose tensors' digests are not taken yet.
+  uint32_t stores_begun = 0;               // Stores whose end was not yet reported to the schedule.
+  std::atomic<uint32_t> digests_left = 0;  // Chunks whose direct bytes are not digested yet.
 
   bool takes_part() const { return targeted && !failed; }
   uint32_t route_count() const { return last_route - first_route; }
   bool up() const;
   // Returns kInvalidArgument unless the receiver has as many lanes as the plan.
   absl::Status CheckLaneCount(size_t there) const;
-  // Takes a new address of a buffer. kInvalidArgument: there is no such buffer, or it has another
+  // Sets a buffer's address. kInvalidArgument: there is no such buffer, or the address has another
   // number of regions.
   absl::Status SetBufferAddress(uint32_t b, BufferAddress address);
   // Opens the buffer of this update on every lane, if its address is new. `routes` is the table
-  // with this link's routes. kFailedPrecondition: the grants are not here yet. kInvalidArgument: a
-  // route ends beyond its region.
+  // with this link's routes. kFailedPrecondition: the receiver's grants have not arrived yet.
+  // kInvalidArgument: a route ends beyond its region.
   absl::Status OpenTarget(Fabric& fabric, const RouteTable& routes);
   // Opens all of the receiver's buffers on one of its lanes, except for those with a new address.
   absl::Status OpenBuffers(Fabric& fabric, const RouteTable& routes, ReceiverLane& lane) const;
@@ -114,7 +118,7 @@ struct ReceiverLink {
  private:
   absl::StatusOr<BufferAccess> Open(Fabric& fabric, const RouteTable& routes, ReceiverLane& lane,
                                     const BufferAddress& address) const;
-  // Ends the imports that no buffer needs any more.
+  // Ends the imports that no buffer needs.
   void EndOldImports(Fabric& fabric, ReceiverLane& lane) const;
 };
 

@@ -74,7 +74,8 @@ absl::StatusOr<std::unique_ptr<ReceiverMemory>> ReceiverMemory::Create(
     WAYBILL_RETURN_IF_ERROR(
         memory->AddArenas(mode == Mode::kShadow ? 2 : 1, arena_gpu.has_value()));
   }
-  // Hidden bytes are all written anew by the next update; those that are shown stay.
+  // The next update writes all bytes of a hidden buffer, so its contents need not be kept; shown
+  // bytes must be.
   const bool keeps = mode == Mode::kInPlace || memory->receiving_device_ != nullptr;
   memory->renewed_contents_ = keeps ? Contents::kKept : Contents::kZeroed;
   if (mode == Mode::kShadowCopy) {
@@ -136,7 +137,7 @@ absl::Status ReceiverMemory::AddArenas(uint32_t count, bool on_gpu) {
   return absl::OkStatus();
 }
 
-// Where it fails, copies to the device are slower.
+// If pinning fails, copies to the device are slower.
 void ReceiverMemory::Pin() {
   const absl::Span<std::byte> arena = buffers_[0].arena;
   if (arena.empty() || !device_->Pin(arena.data(), arena.size()).ok()) return;
@@ -186,7 +187,7 @@ absl::Status ReceiverMemory::AddArena(absl::string_view name) {
 
 absl::Status ReceiverMemory::AddArenaOnGpu(absl::string_view name) {
   const ArenaLayout layout = ArenaLayout::For(manifest_);
-  // Looked after before anything can fail.
+  // Store the memory before any call can fail, so that the destructor frees it.
   Buffer& buffer = buffers_.emplace_back();
   if (layout.size_bytes > 0) {
     absl::StatusOr<void*> allocated = device_->Allocate(layout.size_bytes);
@@ -226,8 +227,8 @@ absl::Status ReceiverMemory::AddUserBuffer(absl::Span<const MemorySpan> user_reg
   buffer.regions = SpansOf(user_regions);
   if (device_ != nullptr) buffer.targets = std::make_unique<DeviceTargets>(&fabric_, device_);
   receiving_device_ = device_;
-  // Each region of a fabric is granted on each lane. A GPU's memory is exported by allocation, and
-  // other pages are put under one as a whole.
+  // Each fabric region is granted on each lane. GPU memory is exported per allocation, and an
+  // allocation gets new pages as a whole.
   const JoinedMemory joined =
       JoinNeighbours(user_regions, [this](const MemorySpan& before, const MemorySpan& after) {
         const absl::StatusOr<uint64_t> pages = device_->PagesOf(before);
@@ -277,7 +278,7 @@ absl::StatusOr<bool> ReceiverMemory::HasMoved(uint32_t buffer) {
   return buffers_[buffer].targets->HaveMoved();
 }
 
-// What Waybill has allocated itself nobody unmaps.
+// Releases only the inference engine's memory: nothing unmaps memory that Waybill allocated.
 void ReceiverMemory::Pause() {
   paused_ = true;
   for (Buffer& buffer : buffers_) {
@@ -356,7 +357,7 @@ absl::StatusOr<BufferAddress> ReceiverMemory::Describe(uint32_t buffer) {
 absl::Status ReceiverMemory::Renew(uint32_t index, absl::Span<const LaneId> lanes,
                                    Contents contents) {
   Buffer& buffer = buffers_[index];
-  // The device knows the old pages by this address.
+  // The device has pinned the old pages at this address.
   const bool pinned = !pinned_.empty();
   if (pinned) Unpin();
   WAYBILL_RETURN_IF_ERROR(RegisterMoved(buffer));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The memory of a receiver in each mode: what is written to, what is shown, and how to reach it.
+// The memory of a receiver in each mode: the buffers in which updates arrive, the memory that is
+// shown, and the addresses of both for the network.
 #ifndef WAYBILL_CORE_ENGINE_RECEIVER_MEMORY_H_
 #define WAYBILL_CORE_ENGINE_RECEIVER_MEMORY_H_
 
@@ -22,7 +23,7 @@
 
 namespace waybill {
 
-// Lives on the progress thread. The fabric and the manifest outlive it.
+// Lives on the progress thread. The fabric and the manifest must outlive the object.
 class ReceiverMemory {
  public:
   // `user_regions`: memory of the inference engine for each region of the manifest, or none.
@@ -32,37 +33,38 @@ class ReceiverMemory {
   //   shadow-copy  refused                       one arena, copied into the engine's memory
   //   in-place     one arena                     the engine's memory itself
   //
-  // Arenas are memory of `arena_gpu`, or of the host. A GPU's memory is copied into in shadow-copy.
-  // In place, and in arenas on a GPU, the network writes to it, if it can: kFailedPrecondition
-  // else, with what is in the way.
+  // Arenas lie in memory of `arena_gpu`, or of the host without it. In shadow-copy the engine's
+  // memory may be on a GPU and is copied into. In place, and in arenas on a GPU, the network writes
+  // to GPU memory. kFailedPrecondition: the network cannot write there; the error says why.
   //
-  // Everything is reserved, and padding zeroed, when this returns.
+  // All memory is allocated, and padding is zeroed, when this returns.
   static absl::StatusOr<std::unique_ptr<ReceiverMemory>> Create(
       Fabric* fabric, const Manifest* manifest, Mode mode,
       const std::vector<MemorySpan>& user_regions, std::optional<int> arena_gpu);
   ~ReceiverMemory();
 
-  // Allocates a ledger of so many entries for each buffer; replaces the last plan's.
+  // Allocates a ledger with `entries` entries for each buffer, in place of the last plan's ledger.
   absl::Status AllocateLedgers(uint32_t entries);
 
   uint32_t buffer_count() const { return static_cast<uint32_t>(buffers_.size()); }
   const RegionSpans& regions(uint32_t buffer) const { return buffers_[buffer].regions; }
   const LedgerEntry* ledger(uint32_t buffer) const;
 
-  // Grants a buffer to the peer of `lane`. A buffer that was paused is granted by Renew() instead.
+  // Grants a buffer to the peer of `lane`. Renew() grants a buffer that was paused.
   absl::Status Grant(LaneId lane, uint32_t buffer);
-  // Nothing of a paused one can be reached: its address has no descriptors.
+  // Returns the address of a buffer. A paused buffer cannot be reached: its address has no
+  // descriptors.
   absl::StatusOr<BufferAddress> Describe(uint32_t buffer);
 
-  // Returns true if other pages have been put under a buffer of a GPU's memory, or it was paused:
-  // the network does not reach the present pages before Renew(). kFailedPrecondition: a region is
-  // no memory any more, or the memory is paused.
+  // Returns true if a buffer in GPU memory has new pages, or was paused: the network cannot reach
+  // the present pages before Renew(). kFailedPrecondition: a region is no longer mapped, or the
+  // memory is paused.
   absl::StatusOr<bool> HasMoved(uint32_t buffer);
 
-  // Releases what is registered of the engine's memory on a GPU, whose pages the registration would
-  // keep, so that the engine may unmap it. Until Resume() nothing may read or write it.
+  // Releases the registrations of the engine's GPU memory, which would keep its pages, so that the
+  // engine may unmap it. Until Resume() nothing may read or write the memory.
   void Pause();
-  // kFailedPrecondition: it is paused.
+  // kFailedPrecondition: the memory is paused.
   absl::Status MayReceive() const;
   // If the engine's memory has lost its contents, padding is zeroed before the next update.
   void Resume(bool kept) {
@@ -72,32 +74,33 @@ class ReceiverMemory {
   bool paused() const { return paused_; }
 
   // Gives a buffer and its ledger fresh pages and keys, which no earlier grant reaches, and grants
-  // them to the peers of `lanes`. If this fails, it has to be done again.
+  // them to the peers of `lanes`. If Renew() fails, call it again before the buffer is used.
   absl::Status Renew(uint32_t buffer, absl::Span<const LaneId> lanes) {
     return Renew(buffer, lanes, renewed_contents_);
   }
-  // The same for a buffer whose bytes are needed.
+  // Like Renew(), but always keeps the buffer's bytes.
   absl::Status RenewAndKeep(uint32_t buffer, absl::Span<const LaneId> lanes) {
     return Renew(buffer, lanes, Contents::kKept);
   }
 
-  // The device in whose memory updates arrive, or null.
+  // The device in whose memory updates arrive; null if they arrive in host memory.
   const std::shared_ptr<Device>& receiving_device() const { return receiving_device_; }
-  // Returns true if a region of the buffers is that device's memory.
+  // Returns true if a region's updates arrive in memory of receiving_device().
   bool ArrivesOnDevice(uint32_t region) const { return kinds_[region] == MemoryKind::kDevice; }
 
-  // How many regions a thread best copies at a time: a device is waited for once for all of them.
+  // Returns the number of regions to pass to one CopyToShown() call, which waits for a device once
+  // for all of its regions.
   uint32_t copies_at_once() const { return device_ == nullptr ? 1 : 64; }
   // [any thread] In shadow-copy: copies regions [first, last) of the buffer to the engine's memory.
   absl::Status CopyToShown(uint32_t first, uint32_t last);
 
-  // The device that has some of the memory, or null.
+  // The device that holds some of the memory, or null.
   const std::shared_ptr<Device>& device() const { return device_; }
 
-  // Bytes of Waybill's own memory, of a host or of a device, in which updates arrive.
+  // Returns the size of Waybill's own buffers, of a host or of a device, in which updates arrive.
   uint64_t arena_bytes(MemoryKind kind) const;
 
-  // What readers see: in shadow-copy the engine's memory, else the buffers.
+  // The memory that snapshots read: in shadow-copy the engine's memory, otherwise the buffers.
   const std::vector<RegionSpans>& shown_buffers() const { return shown_; }
   MemoryKind shown_kind(uint32_t region) const { return shown_kinds_[region]; }
 
@@ -105,11 +108,12 @@ class ReceiverMemory {
   struct Buffer {
     RegionSpans regions;
     std::vector<Registration> places;
-    std::vector<RegionId> fabric_regions;    // Without repeats; the ledger's apart.
-    absl::Span<std::byte> arena;             // Where Waybill allocated it.
-    std::unique_ptr<DeviceTargets> targets;  // Where the network writes to a GPU's memory.
+    std::vector<RegionId> fabric_regions;  // Each region once, without the ledger's region.
+    absl::Span<std::byte> arena;  // The buffer's memory if Waybill allocated it; otherwise empty.
+    // The registrations if the network writes to GPU memory; otherwise null.
+    std::unique_ptr<DeviceTargets> targets;
     Region ledger;
-    uint32_t generation = 0;  // How often it was renewed.
+    uint32_t generation = 0;  // The number of renewals.
   };
 
   ReceiverMemory(Fabric* fabric, const Manifest* manifest)
@@ -124,7 +128,7 @@ class ReceiverMemory {
   absl::StatusOr<Registration> RegisterUserRegion(Buffer& buffer, const MemorySpan& memory,
                                                   absl::string_view name);
   absl::Status RegisterMoved(Buffer& buffer);
-  // Zeroes the padding in `regions`, which are what is shown.
+  // Zeroes the padding in the shown memory `regions`.
   absl::Status ZeroPadding(const RegionSpans& regions);
   static bool IsReachable(const Buffer& buffer) {
     return buffer.targets == nullptr || buffer.targets->reachable();
@@ -139,15 +143,15 @@ class ReceiverMemory {
   std::vector<Buffer> buffers_;
   std::vector<RegionSpans> shown_;
 
-  std::vector<MemoryKind> kinds_;        // Of each region in the buffers.
-  std::vector<MemoryKind> shown_kinds_;  // Of each region in what readers see.
+  std::vector<MemoryKind> kinds_;        // By region, of the buffers.
+  std::vector<MemoryKind> shown_kinds_;  // By region, of the shown memory.
   bool paused_ = false;
   bool padding_lost_ = false;
 
-  std::shared_ptr<Device> device_;  // If some of the memory is a device's.
+  std::shared_ptr<Device> device_;  // Null if all memory is the host's.
   std::shared_ptr<Device> receiving_device_;
   Stream stream_ = nullptr;
-  absl::Span<std::byte> pinned_;  // The arena, where it could be.
+  absl::Span<std::byte> pinned_;  // The arena, if it could be pinned.
 };
 
 }  // namespace waybill

@@ -12,7 +12,7 @@
 namespace waybill {
 namespace {
 
-// Finds the route that arrives where a relayed one is read.
+// Finds the arriving route that writes the bytes which a relayed route reads.
 class Arrivals {
  public:
   explicit Arrivals(const RouteTable& routes) : routes_(routes) {
@@ -39,7 +39,7 @@ class Arrivals {
   absl::flat_hash_map<std::pair<uint32_t, uint64_t>, uint32_t> by_place_;
 };
 
-// The pieces of a list in the order of their routes, which is that of the list.
+// The pieces of a list by route. A list has its pieces in the order of routes.
 struct PiecesByRoute {
   PiecesByRoute(const ChunkList& list, uint32_t routes) : begin(routes + 1, 0) {
     for (const Piece& piece : list.pieces) ++begin[piece.route + 1];
@@ -50,7 +50,7 @@ struct PiecesByRoute {
   }
 
   std::vector<uint32_t> begin;  // The first piece of each route, then the number of all pieces.
-  std::vector<uint32_t> chunk;  // Of each piece.
+  std::vector<uint32_t> chunk;  // By piece.
 };
 
 }  // namespace
@@ -64,7 +64,7 @@ absl::StatusOr<RelayedRoutes> RelayedRoutes::Create(const RouteTable& arrivals,
   const Arrivals by_place(arrivals);
   const PiecesByRoute pieces(in, arrivals.size());
   using Pairs = std::vector<std::pair<uint32_t, uint32_t>>;
-  Pairs chunks, routes;  // A number of the arrivals, then one of what is relayed.
+  Pairs chunks, routes;  // Pairs of an arriving and a relayed number.
   for (uint32_t r = 0; r < relayed.size(); ++r) {
     const absl::StatusOr<uint32_t> route = by_place.Find(relayed[r], r);
     if (!route.ok()) return route.status();

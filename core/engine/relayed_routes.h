@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a receiver can relay: the chunks of which all bytes have arrived, and the digests that came
-// with them.
+// Keeps track of what a receiver can relay: the chunks whose bytes have all arrived, and the
+// digests that arrived with them.
 #ifndef WAYBILL_CORE_ENGINE_RELAYED_ROUTES_H_
 #define WAYBILL_CORE_ENGINE_RELAYED_ROUTES_H_
 
@@ -17,12 +17,12 @@
 
 namespace waybill {
 
-// Both tables are cut by CutIntoChunks(), and chunks are numbered as there. Not thread-safe.
+// CutIntoChunks() cuts both tables, and its chunk numbers are used here. Not thread-safe.
 class RelayedRoutes {
  public:
   // `arrivals` are the routes to this receiver, and `relayed` those from it.
   //
-  // kInvalidArgument: a relayed route does not have the box and the place of one that arrives.
+  // kInvalidArgument: a relayed route does not have the box and the place of an arriving route.
   static absl::StatusOr<RelayedRoutes> Create(const RouteTable& arrivals,
                                               uint64_t arrival_chunk_bytes,
                                               const RouteTable& relayed,
@@ -32,15 +32,15 @@ class RelayedRoutes {
   void Begin();
   // Returns how many updates have begun.
   uint64_t updates() const { return updates_; }
-  // Says that a chunk of the arrivals can be read. Call it once for each chunk of an update.
+  // Records that a chunk of the arrivals can be read. Call it once for each chunk of an update.
   void OnArrived(uint32_t chunk);
-  // Says that the entries of routes [first, last) of the arrivals are in the ledger.
+  // Records that the entries of routes [first, last) of the arrivals are in the ledger.
   void OnLedger(uint32_t first, uint32_t last, const LedgerEntry* ledger);
 
-  // Returns the relayed chunks that can be read, in the order in which this came true.
+  // Returns the relayed chunks that can be read, in the order in which they became readable.
   absl::Span<const uint32_t> chunks() const { return ready_; }
-  // The digest of a relayed route is that of the route which brings it: whoever gets it verifies it
-  // against what the sender had.
+  // The digest of a relayed route, which is the digest of the arriving route: the next receiver
+  // verifies the bytes against the first sender's.
   struct RouteDigest {
     uint32_t route = 0;
     uint64_t digest = 0;
@@ -48,7 +48,7 @@ class RelayedRoutes {
   absl::Span<const RouteDigest> digests() const { return digests_; }
 
  private:
-  // Lists of numbers, one behind the other.
+  // Lists of numbers, stored one after the other.
   struct Lists {
     Lists(const std::vector<std::pair<uint32_t, uint32_t>>& sorted, size_t count);
     absl::Span<const uint32_t> operator[](uint32_t i) const {
@@ -66,10 +66,10 @@ class RelayedRoutes {
         needs_(std::move(needs)),
         left_(needs_) {}
 
-  Lists chunks_by_arrival_;      // Relayed chunks, by the chunk of the arrivals.
-  Lists routes_by_arrival_;      // Relayed routes, by the route of the arrivals.
-  std::vector<uint32_t> needs_;  // How many chunks of the arrivals each relayed chunk needs.
-  std::vector<uint32_t> left_;   // How many of them have not arrived.
+  Lists chunks_by_arrival_;      // By chunk of the arrivals: the relayed chunks that need it.
+  Lists routes_by_arrival_;      // By route of the arrivals: the relayed routes with its digest.
+  std::vector<uint32_t> needs_;  // By relayed chunk: the number of arriving chunks that it needs.
+  std::vector<uint32_t> left_;   // By relayed chunk: the number of these that have not arrived.
   std::vector<uint32_t> ready_;
   std::vector<RouteDigest> digests_;
   uint64_t updates_ = 0;

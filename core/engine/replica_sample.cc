@@ -16,7 +16,7 @@
 namespace waybill {
 namespace {
 
-// The most units that a pass waits for.
+// The most units of one pass.
 constexpr size_t kUnitsPerPass = 256;
 
 static_assert(kLeastReplicaUnitBytes % kCutBytes == 0, "a unit is whole leaves");

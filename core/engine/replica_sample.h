@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Samples what a sender holds, so that the controller notices replicas that differ.
+// Computes digests of a sample of a sender's shards, so that the controller can detect replicas
+// that differ.
 #ifndef WAYBILL_CORE_ENGINE_REPLICA_SAMPLE_H_
 #define WAYBILL_CORE_ENGINE_REPLICA_SAMPLE_H_
 
@@ -23,18 +24,18 @@ namespace waybill {
 class ReplicaSample {
  public:
   struct Digest {
-    uint64_t unit = 0;  // Its key.
+    uint64_t unit = 0;  // The unit's key.
     uint64_t digest = 0;
   };
 
-  // Both outlive the sample: the manifest, and the memory of its regions.
+  // The manifest, and the memory of its regions, must outlive the sample.
   //
   // kInvalidArgument: the regions are on several devices; kInternal: the device failed.
   static absl::StatusOr<std::unique_ptr<ReplicaSample>> Create(
       const Manifest* manifest, absl::Span<const MemorySpan> regions);
 
-  // Returns the digests of the units whose turn it is in the version, by key. Shards whose last
-  // dimension does not lie in one piece are left out. kInternal: the device failed.
+  // Returns the digests of the units that are sampled in `version`, sorted by key. Shards whose
+  // last dimension is not contiguous are left out. kInternal: the device failed.
   absl::StatusOr<std::vector<Digest>> Take(uint64_t version);
 
  private:

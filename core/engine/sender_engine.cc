@@ -85,11 +85,11 @@ class SenderEngineImpl final : public SenderEngine {
     }
     WAYBILL_RETURN_IF_ERROR(exchange_.Connect(co_owners));
     connecting_ = true;
-    // On a kept lane the receiver's grant may have come before this.
+    // On a kept lane the receiver's grant may have arrived before Connect().
     for (ReceiverLink& link : links_.links) {
       for (ReceiverLane& lane : link.lanes) AnswerIfGranted(link, lane);
     }
-    CheckConnected();  // Without any peer there is nothing to wait for.
+    CheckConnected();  // A plan without peers is connected at once.
     return absl::OkStatus();
   }
 
@@ -185,7 +185,7 @@ class SenderEngineImpl final : public SenderEngine {
     kIdle,
     kOpening,  // Started; buffers that were renewed are being imported.
     kSending,
-    kStopping,  // Aborted; not quiescent yet.
+    kStopping,  // Aborted, with writes outstanding.
   };
 
   // --- lanes ---
@@ -224,7 +224,7 @@ class SenderEngineImpl final : public SenderEngine {
                         kGrantedToken);
   }
 
-  // Forgets the plan, and keeps the lanes on which nothing is outstanding.
+  // Drops the plan, and keeps the lanes without outstanding writes.
   void EndTerm() {
     std::vector<bool> quiet;
     quiet.reserve(links_.links.size());
@@ -264,12 +264,12 @@ class SenderEngineImpl final : public SenderEngine {
 
   // --- one update ---
 
-  // Begins when every receiver's buffer can be reached.
+  // Begins the update once every receiver's buffer is imported.
   void TryBegin() {
     for (ReceiverLink& link : links_.links) {
       if (!link.takes_part()) continue;
       const absl::Status status = link.OpenTarget(fabric_, sender_.routes().routes());
-      if (absl::IsFailedPrecondition(status)) return;  // Its grant is still on the way.
+      if (absl::IsFailedPrecondition(status)) return;  // The receiver's grant has not arrived yet.
       FailUnless(link, status);
     }
     state_ = State::kSending;
@@ -306,14 +306,14 @@ class SenderEngineImpl final : public SenderEngine {
 
   KeptLanes<ReceiverLane> kept_;
   MaximaExchange exchange_;
-  uint32_t term_ = 0;  // Its tag.
+  uint32_t term_ = 0;  // The term's tag.
   ReceiverLinks links_;
   bool connecting_ = false;
   bool connected_ = false;
   State state_ = State::kIdle;
   UpdateId update_;
   NonFiniteRule rule_ = NonFiniteRule::kKept;
-  UpdateSender sender_;  // Last: nothing of it is staged any more when the others end.
+  UpdateSender sender_;  // Last, so that staging has ended when the other members are destroyed.
 };
 
 }  // namespace

@@ -32,16 +32,15 @@ namespace waybill {
 struct SenderEvent {
   enum class Kind : uint8_t {
     kConnected = 1,  // Every lane of the plan works.
-    // The lane to `peer` is dead. What goes to other receivers goes on. A sender is a peer that
-    // owns parts of blocks that this one quantises: what needs its maxima is not sent.
+    // The lane to `peer` is dead. Sending to other receivers continues. A peer that is a sender
+    // owns parts of blocks that this sender quantises: chunks that need its maxima are not sent.
     kPeerFailed = 2,
     kSent = 3,  // All writes are complete, except those to failed peers. The tensors may change.
     // No write of the update can land any more. Follows Abort(), and also StopNow() and SetPlan()
     // if an update was going on.
     kStopped = 4,
-    // Nothing that was sent can be shown: `status` says what a device failed of, or is OK where
-    // NaNs or infinities are among what was quantised and Start() was told to refuse them. Call
-    // Abort().
+    // The update must not be shown. `status` is the device's error, or OK if the quantised elements
+    // include NaNs or infinities and Start() was called with kRefused. Call Abort().
     kRefused = 5,
   };
   Kind kind = Kind::kConnected;
@@ -72,7 +71,7 @@ struct SenderOffers {
 struct StartTarget {
   uint32_t receiver = 0;
   uint32_t buffer_index = 0;
-  uint32_t generation = 0;  // The buffer's, as the receiver offered it for this update.
+  uint32_t generation = 0;  // The buffer's generation that the receiver offered for this update.
 };
 
 class SenderEngine {
@@ -102,46 +101,47 @@ class SenderEngine {
   virtual absl::Status Connect(absl::Span<const ReceiverAddress> receivers,
                                absl::Span<const CoOwnerAddress> co_owners = {}) = 0;
 
-  // Says where a receiver's buffer is from now on. It is imported on every lane before the next
-  // update that goes to it. Call it at any time after Connect(), also twice. An address of an
-  // earlier generation than the known one is left aside. kInvalidArgument: there is no such
-  // receiver or buffer, or it has another number of regions.
+  // Sets the address of a receiver's buffer. The buffer is imported on every lane before the next
+  // update that goes to it. Call it at any time after Connect(), repeatedly if need be. An address
+  // of an earlier generation than the known one is ignored. kInvalidArgument: there is no such
+  // receiver or buffer, or the address has another number of regions.
   virtual absl::Status SetBufferAddress(uint32_t receiver, uint32_t buffer_index,
                                         BufferAddress address) = 0;
 
   // Starts to send to the targets, and to trade maxima with co-owners. `targets` is empty if other
-  // senders need this one's maxima only. Chunks are those of CutIntoChunks() of the plan's routes,
-  // and can be released from the start on. kSent follows, or kStopped after an abort.
+  // senders only need this sender's maxima. CutIntoChunks() of the plan's routes numbers the
+  // chunks, which can be released from now on. kSent follows, or kStopped after an abort.
   // kFailedPrecondition: not connected, an update is going on, or the known address of a target is
   // of another generation.
   virtual absl::Status Start(const UpdateId& update, Digests digests,
                              absl::Span<const StartTarget> targets,
                              NonFiniteRule rule = NonFiniteRule::kKept,
                              SourcesAre sources = SourcesAre::kThere) = 0;
-  // In an update with kArriving: says that the bytes of a chunk have come. Call Step() after it. A
-  // receiver's part ends once all its chunks are released and all its routes' digests given.
+  // Marks a chunk's bytes as present, in an update with kArriving. Call Step() afterwards. Sending
+  // to a receiver ends once all its chunks are released and all its routes' digests are given.
   virtual void Release(uint32_t chunk) = 0;
-  // Likewise: says the digest of a route, once for each update.
+  // Sets the digest of a route, once for each update with kArriving.
   virtual void GiveDigest(uint32_t route, uint64_t digest) = 0;
 
-  // Replaces the memory of the manifest's regions by memory that is not registered. Call it between
-  // two updates. kInvalidArgument: it is on several devices; kInternal: the device failed.
+  // Replaces the memory of the manifest's regions by unregistered memory. Call it between two
+  // updates. kInvalidArgument: the memory is on several devices; kInternal: the device failed.
   virtual absl::Status SetSources(std::vector<MemorySpan> sources) = 0;
 
-  // Abandons the update. kStopped follows when everything that was begun is quiescent, and at once
-  // if the update is unknown or over. A second call while the first one is pending has no effect.
+  // Abandons the update. kStopped follows once no write of the update is outstanding, and at once
+  // if the update is unknown or over. A second call while the first is pending has no effect.
   virtual void Abort(uint32_t sequence) = 0;
 
   // Abandons the update at once and closes the lanes that have writes outstanding. When it returns,
   // the engine reads no source, and none of its writes can land.
   virtual void StopNow() = 0;
 
-  // Takes an event of the fabric. Returns false if it is not of one of this engine's lanes.
+  // Handles an event of the fabric. Returns false if it does not belong to one of this engine's
+  // lanes.
   virtual bool Handle(const FabricEvent& event) = 0;
-  // Makes progress. Call it when events were handled, and whenever the area's slots changed.
+  // Makes progress. Call it after events were handled, and whenever slots of the area became free.
   virtual void Step() = 0;
 
-  // Returns what the current update has moved so far.
+  // Returns the current update's counts so far.
   virtual TransferCounts counts() const = 0;
   // Returns the timeline of the update that was sent last.
   virtual const Timeline& timeline() const = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// One sender, as a receiver's engine sees it: its lanes, and how far its part of the update is.
+// The state that a receiver's engine keeps of one sender: its lanes, and the progress of its
+// routes.
 #ifndef WAYBILL_CORE_ENGINE_SENDER_LINK_H_
 #define WAYBILL_CORE_ENGINE_SENDER_LINK_H_
 
@@ -25,28 +26,30 @@ namespace waybill {
 struct SenderLane {
   LaneId id = LaneId::kNone;
   std::string nic;       // The receiver's NIC; empty means any.
-  bool kept = false;     // It is there since an earlier term.
+  bool kept = false;     // The lane was opened in an earlier term.
   bool granted = false;  // The sender has granted its ring, in this term.
 };
 
 struct SenderLink {
-  uint32_t index = 0;   // In the order of the ledger, as ReceiveSchedule counts senders.
-  uint32_t sender = 0;  // As the plan counts senders.
+  uint32_t index = 0;   // The sender's place in the ledger, which is its number in ReceiveSchedule.
+  uint32_t sender = 0;  // The sender's number in the plan.
   RankId id;            // A sender, or a receiver that relays or lends.
   std::vector<SenderLane> lanes;
-  uint32_t first_route = 0;  // Routes [first, last), neighbours in the ledger.
+  // The sender's routes are [first, last), which are neighbours in the ledger.
+  uint32_t first_route = 0;
   uint32_t last_route = 0;
-  uint64_t bytes = 0;  // The number that these routes write.
+  uint64_t bytes = 0;  // The number of bytes that these routes write.
   uint32_t chunk_count = 0;
   bool failed = false;
 
   // The update at hand.
-  uint64_t counted_bytes = 0;  // How much of what it sends is in ReceiverCounts::arrived_bytes.
+  // The sender's bytes that are counted in ReceiverCounts::arrived_bytes.
+  uint64_t counted_bytes = 0;
   absl::Span<const uint32_t> wave;         // The chunks that are being digested.
-  std::atomic<bool> wave_is_over = false;  // The pool has done it.
+  std::atomic<bool> wave_is_over = false;  // The pool has digested the wave.
   std::unique_ptr<WorkPool::Batch> digest_batch;
 
-  // Nothing has come.
+  // Resets the counts for an update of which nothing has arrived.
   void BeginUpdate() {
     counted_bytes = 0;
     wave = {};

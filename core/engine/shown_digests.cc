@@ -17,7 +17,7 @@ namespace waybill {
 namespace {
 
 constexpr size_t kMostNamed = 8;
-// As many routes wait for the device at once.
+// The number of routes of one pass of the device.
 constexpr uint32_t kRoutesPerPass = 1024;
 constexpr uint64_t kUnusedScratchBytes = 256;  // Nothing is staged.
 
@@ -68,7 +68,7 @@ absl::Status ShownDigests::Compare(const Snapshot& snapshot, std::shared_ptr<Dev
     for (uint32_t first = piece.first; first < end; first += kRoutesPerPass) {
       DeviceStager::Pass pass(stager.get());
       for (uint32_t r = first; r < std::min(end, first + kRoutesPerPass); ++r) {
-        // A witness is of scales that other routes bring.
+        // A witness is compared with scales that other routes bring.
         if (routes.witness(r)) continue;
         if (stop.stop_requested()) break;
         const RouteShape shape = routes.shape(r);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the bytes of a version are, as its senders said, to compare what is shown with at any time.
+// Keeps the senders' digests of a shown version, so that its bytes can be verified at any time.
 #ifndef WAYBILL_CORE_ENGINE_SHOWN_DIGESTS_H_
 #define WAYBILL_CORE_ENGINE_SHOWN_DIGESTS_H_
 
@@ -18,27 +18,27 @@
 
 namespace waybill {
 
-// The digests of all routes of a version, 8 bytes each. They keep the plans alive by which the
-// version has come: more than one if a rest of it came by another.
+// The digests of all routes of a version, 8 bytes each. Keeps the version's plans alive: there are
+// several if a later plan brought routes that a lost sender did not.
 class ShownDigests {
  public:
   explicit ShownDigests(uint64_t version) : version_(version) {}
 
   uint64_t version() const { return version_; }
 
-  // Takes the digests of routes [first, last) from the whole `ledger`, against which they were
-  // verified.
+  // Adds the digests of routes [first, last) from `ledger`, which holds the entries of all routes.
+  // The routes have been verified against it.
   void Add(std::shared_ptr<const ArrivedRoutes> plan, uint32_t first, uint32_t last,
            const LedgerEntry* ledger);
-  // The same for routes that came without digests.
+  // Records that routes arrived without digests.
   void AddUnknown() { complete_ = false; }
 
-  // [any thread] Digests what a snapshot of the version holds, as fast as one thread can. `device`:
-  // the one in whose memory are the regions of which `is_there` returns true, or null. `bytes`: how
-  // many were compared, also if they differ.
+  // [any thread] Computes the digests of a snapshot of the version, on the calling thread. `device`
+  // holds the regions for which `is_there` returns true; it may be null. `bytes` is set to the
+  // number of compared bytes, also if they differ.
   //
-  // kDataLoss: names what differs. kFailedPrecondition: the version came without digests.
-  // kCancelled: `stop` was requested. kInternal: the device could not digest it.
+  // kDataLoss: names the difference. kFailedPrecondition: the version arrived without digests.
+  // kCancelled: `stop` was requested. kInternal: the device failed to compute digests.
   absl::Status Compare(const Snapshot& snapshot, std::shared_ptr<Device> device,
                        const std::function<bool(uint32_t region)>& is_there,
                        const std::stop_token& stop, uint64_t* bytes) const;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Which version a receiver shows, and who is reading it.
+// Keeps which version a receiver shows, and which snapshots are held.
 #ifndef WAYBILL_CORE_ENGINE_SHOWN_STATE_H_
 #define WAYBILL_CORE_ENGINE_SHOWN_STATE_H_
 
@@ -22,10 +22,11 @@ namespace waybill {
 // The memory of each region of the receiver's manifest, in one buffer.
 using RegionSpans = std::vector<absl::Span<std::byte>>;
 
-// Thread-safe. Outlives no snapshot: the state behind it is shared.
+// Thread-safe. A snapshot may outlive the object, since it shares the state.
 class ShownState {
  public:
-  // A reader's hold: while it lives, its bytes are those of its version. Movable, any thread.
+  // A reader's hold on a version, whose bytes do not change while it lives. Movable; may be used on
+  // any thread.
   class Snapshot {
    public:
     Snapshot(Snapshot&&) = default;
@@ -33,7 +34,7 @@ class ShownState {
     ~Snapshot();
 
     uint64_t version() const { return version_; }
-    // Region i of the receiver's manifest.
+    // Returns region i of the receiver's manifest.
     absl::Span<const std::byte> region(uint32_t i) const { return (*regions_)[i]; }
 
    private:
@@ -50,33 +51,36 @@ class ShownState {
     const RegionSpans* regions_ = nullptr;
   };
 
-  // `buffers`: those that can be shown. `released` is called, on any thread, when a hold ends.
+  // `buffers`: the buffers that can be shown. `released` is called, on any thread, when a snapshot
+  // is released.
   ShownState(std::vector<RegionSpans> buffers, std::function<void()> released);
 
-  // `holder` says who reads, for the error that a waiting update may end in.
+  // Takes a snapshot of the shown version. `holder` names the reader in the error of an update that
+  // waits too long for the snapshot.
   //
   // kFailedPrecondition: nothing is shown yet, or the memory is paused or being written in place.
   absl::StatusOr<Snapshot> Take(absl::string_view holder);
 
-  // Shows `version`, which lies in `buffer`.
+  // Makes `version`, which lies in `buffer`, the shown version.
   void Show(uint32_t buffer, uint64_t version);
 
-  // Marks the memory as dirty unless a snapshot holds the buffer, in one step, so that no reader
-  // comes between. Returns whether it did.
+  // Marks the memory as dirty unless a snapshot holds the buffer, and returns whether it did. The
+  // check and the mark are atomic: no snapshot can be taken between them.
   bool BeginWriting(uint32_t buffer);
   // Marks the shown memory as dirty or clean. Take() fails while it is dirty. Show() cleans it.
   void SetDirty(bool dirty);
 
-  // Until Resume() nothing can be read. kFailedPrecondition: somebody reads, who is named.
+  // Makes Take() fail until Resume(). kFailedPrecondition: a snapshot is held; the error names its
+  // holder.
   absl::Status Pause();
   void Resume();
 
   bool anything_shown() const;
-  uint64_t version() const;  // 0 where nothing is shown.
+  uint64_t version() const;  // 0 if nothing is shown.
   uint32_t buffer() const;
   bool dirty() const;
 
-  // Who holds the buffer, as "snapshot of version 3 by eval"; empty where nobody does.
+  // Describes the buffer's snapshots, as "snapshot of version 3 by eval"; empty if there are none.
   std::string DescribeHolders(uint32_t buffer) const;
 
  private:

@@ -15,7 +15,7 @@
 namespace waybill {
 namespace {
 
-// How many shards' maxima a device computes before it is waited for.
+// The number of shards whose maxima a device computes in one pass.
 constexpr size_t kTablesPerPass = 32;
 
 }  // namespace
@@ -117,7 +117,7 @@ void StagedRoutes::MakeScaleValues() {
   }
 }
 
-// That the route's elements are of, or its scales.
+// Returns the blocks of the elements that the route quantises, or whose scales it brings.
 Box StagedRoutes::BlocksOf(uint32_t route) const {
   const ScaleTable& table = exchange().tables[routes().scale_table(route)];
   return routes().shape(route).transform == Transform::kQuantise
@@ -125,7 +125,7 @@ Box StagedRoutes::BlocksOf(uint32_t route) const {
              : BlocksOfCells(routes().box(route), table.block, table.cell);
 }
 
-// The blocks of the rows that the piece is in; where it is scales, or several matrices, all blocks
+// Returns the blocks in the rows of the piece. For scales, or several matrices, returns all blocks
 // of the route.
 Box StagedRoutes::BlocksOf(const Piece& piece) const {
   const RouteShape shape = routes().shape(piece.route);
@@ -313,8 +313,8 @@ void StagedRoutes::Finish(DeviceStager::Pass& pass) {
   });
 }
 
-// Those of the chunk's pieces that come from there. If the whole chunk is packed there, those that
-// are packed on the host already join them.
+// Stages the pieces of the chunk whose sources are on the device. If the chunk is packed on the
+// device, copies the pieces that the host has packed to it.
 void StagedRoutes::StageFromDevice(const Chunk& chunk, Reads reads, std::byte* slot,
                                    DeviceStager::Pass& pass) {
   std::byte* to = slot;
@@ -352,7 +352,8 @@ std::vector<NonFinite> StagedRoutes::FindNonFinite() const {
   return found;
 }
 
-// The digest of scales that others have a say in: they are known since FinishEarly().
+// Returns the digest of a witness, that is, of scales that depend on other senders' maxima. Call it
+// after FinishEarly().
 uint64_t StagedRoutes::WitnessDigest(uint32_t route) const {
   const RouteShape shape = routes().shape(route);
   const uint64_t size = shape.size_bytes();

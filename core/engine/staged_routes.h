@@ -34,8 +34,8 @@ namespace waybill {
 // Everything is set up on the progress thread. Any thread may then stage chunks.
 class StagedRoutes {
  public:
-  // `plan` must have passed CheckSenderPlan(). The area outlives the routes: what is registered
-  // there can be sent directly, and its threads stage into its slots.
+  // `plan` must have passed CheckSenderPlan(). The area must outlive the routes: memory that is
+  // registered there can be sent directly, and its threads stage into its slots.
   //
   // kInvalidArgument: the sources are on several devices; kInternal: the device failed.
   static absl::StatusOr<std::unique_ptr<StagedRoutes>> Create(RankPlan plan,
@@ -49,21 +49,22 @@ class StagedRoutes {
   std::deque<ScaleValues>& scale_values() { return scale_values_; }
   // Returns the shards in which NaNs or infinities were found while they were quantised.
   std::vector<NonFinite> FindNonFinite() const;
-  // [any thread] Returns the first failure of a device since Begin(). If there is one, what was
-  // staged must not be shown.
+  // [any thread] Returns the first failure of a device since Begin(). If there is one, the update
+  // must not be shown.
   absl::Status status() const;
   const ChunkList& list() const { return list_; }
   uint32_t chunk_count() const { return static_cast<uint32_t>(list_.chunks.size()); }
   const Chunk& chunk(uint32_t i) const { return list_.chunks[i]; }
 
-  // Begins an update: forgets the digests and the scales of the last one. What is registered now is
-  // sent directly; if less than when the routes were made, all is staged. Digests are not computed
-  // of what arrives, but given.
+  // Begins an update: clears the digests and the scales of the last one. Registered sources are
+  // sent directly; if fewer are registered than when the routes were made, everything is staged.
+  // With kArriving, digests are not computed: the caller gives them.
   void Begin(const UpdateId& update, Digests digests, SourcesAre sources);
   void GiveDigest(uint32_t route, uint64_t digest) {
     sums_[route].store(digest, std::memory_order_relaxed);
   }
-  // Replaces the memory of the manifest's regions by memory that is staged. Errors as Create().
+  // Replaces the memory of the manifest's regions by memory that is staged. Returns the errors of
+  // Create().
   absl::Status SetSources(std::vector<MemorySpan> sources);
   bool sources_are_registered() const { return sources_are_registered_; }
   Digests digests() const { return digests_; }
@@ -75,7 +76,7 @@ class StagedRoutes {
   // Computes the scales. Call it after the tasks and after the trade; chunks that wait may then be
   // staged.
   void FinishEarly();
-  // Returns whether the chunk needs scales that FinishEarly() computes.
+  // Returns true if the chunk needs scales that FinishEarly() computes.
   bool waits(uint32_t chunk) const { return waits_[chunk]; }
 
   // Returns whether the chunk can be stored: its destination is mapped, and its source is host
@@ -83,9 +84,9 @@ class StagedRoutes {
   bool IsMapped(uint32_t chunk, const BufferAccess& buffer) const;
   void StageInPlace(uint32_t chunk, const BufferAccess& buffer);
 
-  // What a lane's network can read here, beside the slots in host memory. A chunk that is posted
-  // consists of what is staged, and of what is sent directly: what need not change on the way, if
-  // the sources can be read.
+  // The memory of this rank that a lane's network can read, besides the slots in host memory. If it
+  // can read the sources, routes that need no conversion are sent directly from there. The rest of
+  // a posted chunk is staged.
   struct Reads {
     bool sources = false;
     bool device_slots = false;
@@ -97,14 +98,14 @@ class StagedRoutes {
     return chunk_size(chunk) - (reads.sources ? direct_bytes_[chunk] : 0);
   }
   uint64_t chunk_size(uint32_t chunk) const { return list_.chunks[chunk].size_bytes; }
-  // How many chunks a thread best stages or digests at a time: a device is waited for once for all
-  // of them.
+  // Returns the number of chunks to stage or digest in one call, which waits for a device once for
+  // all of its chunks.
   uint32_t at_once() const { return device_ == nullptr ? 1 : kChunksPerPass; }
-  // Packs what is staged of the chunks into slots of the ring: on the device, if some of a chunk
-  // comes from there and the slots there can be read.
+  // Packs the staged parts of the chunks into slots of the ring. A chunk with sources on the device
+  // is packed into the device's slots if the lane can read them.
   void StagePacked(absl::Span<const ChunkInSlot> chunks,
                    absl::FunctionRef<Reads(uint32_t chunk)> reads_of);
-  // Takes the digests of what is sent directly of the chunks.
+  // Computes the digests of the chunks' routes that are sent directly.
   void DigestDirect(absl::Span<const uint32_t> chunks);
   // Appends the writes that post a chunk, whose staged bytes are in the slot at `slot_offset` of
   // the ring. It does not allocate if `writes` has room for most_writes().
@@ -117,7 +118,7 @@ class StagedRoutes {
   void FillLedger(uint32_t first, uint32_t count, LedgerEntry* entries) const;
 
  private:
-  // A task of one table, or the shards of several tables that a device reads at a time.
+  // A task of one table, or the shards of several tables that a device reads in one pass.
   struct EarlyTask {
     uint32_t table = 0;
     uint32_t task = 0;
@@ -149,7 +150,7 @@ class StagedRoutes {
   }
   bool PacksOnDevice(const Chunk& chunk, Reads reads) const;
   void StageFromDevice(const Chunk& chunk, Reads reads, std::byte* slot, DeviceStager::Pass& pass);
-  // Waits for the device, and adds the digests that it has taken.
+  // Waits for the device, and adds the digests that it computed.
   void Finish(DeviceStager::Pass& pass);
   uint64_t WitnessDigest(uint32_t route) const;
 
@@ -158,17 +159,18 @@ class StagedRoutes {
   std::vector<MemorySpan> sources_;            // The manifest's regions, then the scale tables.
   std::unique_ptr<DeviceStager> device_;       // Null if all sources are host memory.
   std::vector<std::vector<std::byte>> cells_;  // By scale table.
-  std::deque<ScaleValues> scale_values_;       // Likewise.
+  std::deque<ScaleValues> scale_values_;       // By scale table.
   std::vector<EarlyTask> early_tasks_;
   std::vector<bool> waits_;                  // By chunk.
   std::vector<Registration> registrations_;  // By region of the manifest.
-  bool sources_are_registered_ = true;       // All that were when the routes were made.
-  uint64_t source_renewals_ = 0;             // Of the area, as far as they are known here.
-  std::vector<bool> direct_;                 // By route: it need not be staged.
-  std::vector<uint64_t> direct_bytes_;       // By chunk, of such routes.
+  // All sources are registered that were when the routes were made.
+  bool sources_are_registered_ = true;
+  uint64_t source_renewals_ = 0;        // The area's count at the last update.
+  std::vector<bool> direct_;            // By route: the route can be sent directly.
+  std::vector<uint64_t> direct_bytes_;  // By chunk: the bytes of its direct routes.
   ChunkList list_;
   size_t most_writes_ = 0;
-  std::vector<ChunkWrite> chunk_writes_;  // Scratch, with room for the most.
+  std::vector<ChunkWrite> chunk_writes_;  // Scratch memory, reserved for the largest chunk.
   UpdateId update_;
   Digests digests_ = Digests::kOn;
   SourcesAre sources_are_ = SourcesAre::kThere;

@@ -57,7 +57,7 @@ absl::Status StagingArea::Register(Source& source) {
     }
   }
   WAYBILL_ASSIGN_OR_RETURN(source.pages, device_->PagesOf(source.memory));
-  // Nobody needs the dma-buf once it is registered.
+  // The dma-buf is not needed once it is registered.
   const ExportedMemory exported = device_->Export(source.memory);
   const absl::StatusOr<Registration> made = registrations_.Acquire(exported.span, source.name);
   if (!made.ok()) return exported.Refused(made.status());
@@ -67,7 +67,7 @@ absl::Status StagingArea::Register(Source& source) {
 
 absl::Status StagingArea::RenewSources() {
   bool moved = false;
-  // Also those that are staged: kernels read them.
+  // Sources that are staged move too, because kernels read them.
   const auto is_on_device = [](const Source& source) { return source.pages != 0; };
   for (const auto& [begin, source] : sources_) {
     if (!is_on_device(source)) continue;
@@ -79,8 +79,8 @@ absl::Status StagingArea::RenewSources() {
   }
   if (!moved) return absl::OkStatus();
   ++source_renewals_;
-  // All of them, and all are released first: one may lie within another, and share its
-  // registration.
+  // Release all registrations before registering again: a source may lie within another and share
+  // its registration.
   std::vector<Source*> sources;
   for (auto& [begin, source] : sources_) {
     if (is_on_device(source)) sources.push_back(&source);

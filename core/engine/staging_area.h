@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the engines of one sender share: its registered tensors, staging slots, and the threads
-// that fill these.
+// The resources that the engines of one sender share: registered tensors, staging slots, and the
+// threads that fill the slots.
 #ifndef WAYBILL_CORE_ENGINE_STAGING_AREA_H_
 #define WAYBILL_CORE_ENGINE_STAGING_AREA_H_
 
@@ -29,49 +29,51 @@ struct SenderEngineOptions {
   uint64_t ring_bytes = 32 << 20;
   uint64_t chunk_bytes = kChunkBytes;  // Also the size of a staging slot.
   uint32_t stage_threads = 1;          // With 0 the progress thread stages.
-  // What need not change on the way, and has no shorter runs, is sent from the tensors themselves.
+  // Routes that need no conversion, and whose contiguous runs are at least this long, are sent from
+  // the tensors themselves.
   uint64_t direct_run_bytes = kDirectRunBytes;
-  // Chunks that are not shorter are announced, so that the receiver verifies them while later
-  // ones arrive.
+  // Chunks of at least this size are announced, so that the receiver verifies them while later ones
+  // arrive.
   uint64_t announced_bytes = 64 << 10;
 
-  // Returns the options for tensors on a GPU. It is waited for once for a quarter of the ring, and
-  // while one thread waits, others have work queued.
+  // Returns the options for tensors on a GPU. A thread waits for the GPU once for a quarter of the
+  // ring; while one thread waits, others have work queued.
   static SenderEngineOptions ForGpu() { return {.ring_bytes = 128 << 20, .stage_threads = 4}; }
 };
 
-// Whether all that an update sends is there when it starts.
+// Whether all bytes of an update are present when it starts.
 enum class SourcesAre : uint8_t {
   kThere,
-  kArriving,  // SenderEngine::Release() and GiveDigest() say what has come.
+  kArriving,  // SenderEngine::Release() and GiveDigest() report what has arrived.
 };
 
-// Lives on the progress thread; its threads stage.
+// Lives on the progress thread, except that its threads stage.
 class StagingArea {
  public:
   // Allocates the ring from the fabric, which outlives the area.
   //
-  // kInvalidArgument: chunks that are not a multiple of 4 KiB, or a ring of not even one;
-  // kResourceExhausted: no memory.
+  // kInvalidArgument: the chunk size is not a multiple of 4 KiB, or the ring is smaller than a
+  // chunk; kResourceExhausted: out of memory.
   static absl::StatusOr<std::unique_ptr<StagingArea>> Create(Fabric* fabric,
                                                              const SenderEngineOptions& options);
 
-  // Registers memory that updates are sent from, so that it need not be staged. Where that fails,
-  // it is staged, and why_staged() says why. The memory stays until the area ends. `name` is for
-  // that text.
+  // Registers memory that updates are sent from, so that it need not be staged. If that fails, the
+  // memory is staged, and why_staged() says why. The memory must stay valid until the area is
+  // destroyed. `name` appears in why_staged().
   void AddSource(const MemorySpan& memory, absl::string_view name);
-  // Registers GPUs' memory again under which other pages have been put. Call it before an update.
-  // kFailedPrecondition: a source is no memory any more.
+  // Registers GPU memory again that has new pages. Call it before an update. kFailedPrecondition: a
+  // source is no longer mapped.
   absl::Status RenewSources();
   // Returns how often a source was registered again.
   uint64_t source_renewals() const { return source_renewals_; }
-  // Returns where that memory is registered; kNone: it is not.
+  // Returns the registration of that memory, or kNone.
   Registration FindSource(const MemorySpan& memory) const;
-  // Returns the slots on the sources' GPU; null if there is none, or no network can read them.
+  // Returns the slots in memory of the sources' GPU; null if there is no GPU, or no network can
+  // read the slots.
   const DeviceSlots* device_slots() const { return device_slots_.get(); }
-  // Returns why there are none although the sources are a GPU's memory; empty otherwise.
+  // Returns why device_slots() is null although the sources lie in GPU memory; empty otherwise.
   const std::string& why_no_device_slots() const { return why_no_device_slots_; }
-  // Returns why the first source that is not registered is not; empty if all are.
+  // Returns why the first unregistered source is not registered; empty if all are.
   const std::string& why_staged() const { return why_staged_; }
 
   const SenderEngineOptions& options() const { return options_; }
@@ -79,7 +81,7 @@ class StagingArea {
   SlotPool& slots() { return slots_; }
   const SlotPool& slots() const { return slots_; }
   WorkPool& threads() { return threads_; }
-  // Returns how many bytes of the ring were in use at a time, at most.
+  // Returns the largest number of bytes of the ring that were ever in use.
   uint64_t high_water_bytes() const { return slots_.high_water() * ring_.slot_bytes(); }
 
  private:
@@ -94,14 +96,14 @@ class StagingArea {
   struct Source {
     MemorySpan memory;
     std::string name;
-    Registration registration;  // kNone: it is staged.
-    uint64_t pages = 0;         // As Device::PagesOf() has them, of a GPU's memory.
+    Registration registration;  // kNone if the memory is staged.
+    uint64_t pages = 0;         // The value of Device::PagesOf() at registration, for GPU memory.
   };
   absl::Status Register(Source& source);
 
   Fabric& fabric_;
   const SenderEngineOptions options_;
-  std::shared_ptr<Device> device_;  // Of the sources, if they are a device's memory.
+  std::shared_ptr<Device> device_;  // The sources' device; null if they are in host memory.
   std::unique_ptr<DeviceSlots> device_slots_;
   RegistrationCache registrations_;
   std::map<const std::byte*, Source> sources_;  // By first byte.

@@ -22,7 +22,7 @@ StagingSlots::StagingSlots(Fabric* fabric, StagingRing ring, WorkPool* pool,
   }
 }
 
-// The first slot last: once it is written, it may be given other chunks.
+// Mark the batch's own slot last: once it is marked, its batch may get other chunks.
 void StagingSlots::MarkWritten(const std::vector<ChunkInSlot>& chunks) {
   for (size_t i = chunks.size(); i-- > 0;) {
     slots_[chunks[i].slot].written.store(true, std::memory_order_release);

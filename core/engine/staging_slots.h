@@ -19,26 +19,25 @@
 
 namespace waybill {
 
-// A chunk, and the slot that it is written to.
+// A chunk and the slot to which it is written.
 struct ChunkInSlot {
   uint32_t slot = 0;
   uint32_t chunk = 0;
 };
 
-// The slots' bytes are written by the pool's threads. Everything else happens on the progress
-// thread.
+// The pool's threads write the slots' bytes. Everything else happens on the progress thread.
 class StagingSlots {
  public:
-  // `stage` writes chunks to their slots, on any thread. `fabric` is woken when they are written.
-  // The fabric and the pool outlive the use of the slots.
+  // `stage` writes chunks to their slots, on any thread. `fabric` is woken when chunks are written.
+  // The fabric and the pool must outlive the object.
   StagingSlots(Fabric* fabric, StagingRing ring, WorkPool* pool,
                const std::function<void(absl::Span<const ChunkInSlot> chunks)>& stage);
 
-  // How many chunks a thread writes at a time.
+  // Sets the number of chunks that a thread writes in one call of `stage`.
   void set_at_once(uint32_t chunks) { at_once_ = chunks; }
-  // Has the chunk written from the next Begin() on. The slot is not being written.
+  // Queues a chunk to be written after the next Begin(). The slot must not be in use.
   void Stage(uint32_t slot, uint32_t chunk);
-  // Begins to write what has come since the last call. Returns false if that is nothing.
+  // Starts to write the queued chunks. Returns false if none are queued.
   bool Begin();
 
   // Calls visit(slot) once for each slot that was written since the last call.
@@ -51,7 +50,7 @@ class StagingSlots {
     }
   }
 
-  // After this no thread writes to a slot, and nothing is left to visit.
+  // Stops writing. When it returns, no thread writes to a slot, and ForEachWritten() visits none.
   void Cancel();
 
   const StagingRing& ring() const { return ring_; }
@@ -60,7 +59,8 @@ class StagingSlots {
   struct Slot {
     explicit Slot(WorkPool::Batch b) : batch(std::move(b)) {}
     WorkPool::Batch batch;
-    std::vector<ChunkInSlot> chunks;  // Those that the batch writes; the first one is in this slot.
+    // The chunks that the batch writes; the first belongs to this slot.
+    std::vector<ChunkInSlot> chunks;
     std::atomic<bool> written = false;
   };
 

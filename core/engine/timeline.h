@@ -20,11 +20,11 @@ namespace waybill {
 enum class Stage : uint8_t {
   kExchange,  // The sender computes the maxima of split blocks and trades them.
   kStage,     // The sender copies, casts and quantises.
-  kPost,      // The sender hands chunks to the network.
-  kWait,      // Everything is handed over, and not everything is complete.
-  kReceive,   // The receiver is ready, and not everything has arrived.
+  kPost,      // The sender posts chunks to the network.
+  kWait,      // All chunks are posted, and not all are complete.
+  kReceive,   // The receiver is ready, and not all chunks have arrived.
   kVerify,    // The receiver computes and compares digests.
-  kCommit,    // From the decision until the version is shown.
+  kCommit,    // The time from the decision until the version is shown.
 };
 inline constexpr size_t kStageCount = 7;
 
@@ -42,7 +42,7 @@ struct StageSpan {
 };
 using StageSpans = std::array<StageSpan, kStageCount>;
 
-// Widens each stage of `to` so that it covers that of `from`.
+// Widens each span of `to` to cover the same stage's span of `from`.
 inline void AddSpans(const StageSpans& from, StageSpans& to) {
   for (size_t i = 0; i < kStageCount; ++i) {
     if (from[i].begin_ns == 0) continue;
@@ -60,12 +60,12 @@ class Timeline {
     for (auto& ns : cpu_ns_) ns.store(0, std::memory_order_relaxed);
   }
 
-  // Records that a stage begins. The first call counts.
+  // Records that a stage begins. Later calls have no effect.
   void Begin(Stage stage) {
     int64_t never = 0;
     begins_[Index(stage)].compare_exchange_strong(never, Now(), std::memory_order_relaxed);
   }
-  // Records that a part of a stage has ended. The last call counts.
+  // Records that a part of a stage has ended. Each call replaces the last one's time.
   void End(Stage stage) { ends_[Index(stage)].store(Now(), std::memory_order_relaxed); }
 
   // Records that the update is over. The wait began when the last of the stages before it ended.

@@ -13,9 +13,9 @@ namespace {
 // The token of a post without a slot. A post from a slot has the slot's number.
 constexpr uint64_t kNoSlotToken = ~uint64_t{0} - 1;
 
-// How many chunks are stored before the progress thread is woken to announce them. A receiver
-// begins to verify a little later, and the progress thread seldom takes a core from those that
-// store.
+// The number of chunks that are stored before the progress thread is woken to announce them. A
+// larger number delays a receiver's verification a little, but the progress thread takes a core
+// from the storing threads less often.
 constexpr uint32_t kStoresPerWake = 8;
 
 }  // namespace
@@ -52,7 +52,7 @@ UpdateSender::UpdateSender(Fabric* fabric, StagingArea* area, ReceiverLinks* lin
 
 UpdateSender::~UpdateSender() {
   StopStaging();
-  staged_.reset();  // It refers to the slots.
+  staged_.reset();  // Refers to the slots.
   ReleaseLedgers();
 }
 
@@ -86,7 +86,7 @@ absl::Status UpdateSender::SetRoutes(std::unique_ptr<StagedRoutes> staged) {
   if (ledger_bytes > 0) {
     WAYBILL_ASSIGN_OR_RETURN(ledgers_, fabric_.Allocate(ledger_bytes, "ledgers to be sent"));
   }
-  // Reserve all that an update needs, so that a warm one allocates nothing.
+  // Reserve all memory that an update needs, so that updates allocate nothing.
   writes_.reserve(std::max<size_t>(staged_->most_writes(),
                                    ledger_bytes / fabric_.capabilities().max_write_bytes + 1));
   stores_.reserve(staged_->chunk_count());
@@ -100,7 +100,7 @@ absl::Status UpdateSender::SetRoutes(std::unique_ptr<StagedRoutes> staged) {
   for (const ReceiverLink& link : links_.links) {
     lane_counts.push_back(static_cast<uint32_t>(link.lanes.size()));
   }
-  // A GPU that reads them copies as many as there are in one round trip, while as many wait.
+  // A GPU copies a whole batch of chunks in one round trip, while another batch waits.
   schedule_.SetPeers(lane_counts, staged_->chunk_count(),
                      std::max(SendSchedule::kMostDirectPosts, 2 * staged_->at_once()));
   return absl::OkStatus();
@@ -116,7 +116,7 @@ void UpdateSender::Begin(const UpdateId& update, FinishRule finish) {
   stores_.clear();
   wave_begin_ = wave_end_ = announced_ = 0;
   pool_.Run(early_batch_, staged_->early_task_count());
-  // A part of the slots at a time, so that the network has another.
+  // Stage only a part of the slots at a time, so that the network can send from the others.
   slots_.set_at_once(std::min(staged_->at_once(), std::max(ring().slot_count() / 4, 1u)));
   DescribeUpdate();
   schedule_.Begin(payloads_, parts_, finish);
@@ -151,7 +151,7 @@ void UpdateSender::Step() {
     return fabric_.HasRoom(links_.links[lane.peer].lanes[lane.index].id);
   });
   Run();
-  // Behind what the network waits for.
+  // After the work for which the network waits.
   if (state_ == State::kSending && !std::exchange(digests_begun_, true)) BeginDigests();
 }
 
@@ -161,7 +161,7 @@ void UpdateSender::Stop() {
   state_ = State::kStopping;
 }
 
-// Lists what this update sends to each receiver.
+// Lists the payloads of this update for each receiver.
 void UpdateSender::DescribeUpdate() {
   payloads_.clear();
   parts_.clear();
@@ -200,13 +200,13 @@ StagedRoutes::Reads UpdateSender::ReadsOf(uint32_t chunk) const {
           .device_slots = lane.reads_device_slots};
 }
 
-// Returns true if bytes of the chunk are posted that nobody has read to digest them.
+// Returns true if the chunk is posted with direct bytes that were not digested yet.
 bool UpdateSender::SendsUndigested(uint32_t chunk) const {
   return staged_->digests() == Digests::kOn && sources_are_ == SourcesAre::kThere &&
          staged_->staged_bytes(chunk, ReadsOf(chunk)) < staged_->chunk_size(chunk);
 }
 
-// The digests of what is sent directly are taken while the network works.
+// Computes the digests of direct routes while the network sends.
 void UpdateSender::BeginDigests() {
   for (const uint32_t chunk : digested_apart_) {
     links_.link_of_chunk[chunk]->digests_left.fetch_add(1, std::memory_order_relaxed);
@@ -226,7 +226,7 @@ void UpdateSender::DigestGroup(uint32_t group) {
   }
 }
 
-// Trades maxima with the co-owners. What needs none of them is staged meanwhile.
+// Trades maxima with the co-owners. Chunks that need no maxima are staged meanwhile.
 void UpdateSender::Trade() {
   if (!maxima_known_.load(std::memory_order_acquire)) return;
   timeline_.Charge(Timeline::Work::kTrade, [this] { exchange_.Step(counts_); });
@@ -240,7 +240,7 @@ void UpdateSender::Trade() {
   timeline_.End(Stage::kExchange);
 }
 
-// Tells the schedule what has happened and does what it says, until nothing is left to do.
+// Reports events to the schedule and executes its commands until none is left.
 void UpdateSender::Run() {
   SendCommand command;
   for (bool more = true; more;) {
@@ -288,7 +288,7 @@ void UpdateSender::Execute(const SendCommand& command) {
     case Kind::kPeerDone:
       return;
     case Kind::kCheck:
-      // Without the last immediates nothing is shown.
+      // No receiver shows the update without the last immediates.
       if (staged_->FindNonFinite().empty()) return schedule_.AllowFinish();
       return Refuse(absl::OkStatus());
     case Kind::kSent:
@@ -328,8 +328,8 @@ void UpdateSender::Store(uint32_t place) {
   if (last || place % kStoresPerWake == kStoresPerWake - 1) fabric_.Wake();
 }
 
-// Receivers verify what is stored while later chunks are. Chunks are announced in the order in
-// which they were begun, so that one counter says how far it is.
+// Announces stored chunks, so that receivers verify them while later chunks are stored. Chunks are
+// announced in the order in which they were begun, so that one counter is enough.
 void UpdateSender::AnnounceStores() {
   for (; announced_ < wave_end_ && stored_[announced_].load(std::memory_order_acquire);
        ++announced_) {
@@ -342,7 +342,7 @@ void UpdateSender::AnnounceStores() {
   }
 }
 
-// Returns the immediate behind a chunk, or nullopt if the chunk is not worth one.
+// Returns the immediate that follows a chunk, or nullopt if the chunk is too small to announce.
 std::optional<uint32_t> UpdateSender::Announcement(const ReceiverLink& link, uint32_t chunk) const {
   const uint32_t number = chunk - link.first_chunk;
   if (staged_->digests() == Digests::kOff || number >= ChunkImmediate::kMostChunks ||
@@ -363,13 +363,13 @@ void UpdateSender::PostChunk(const SendCommand& command) {
   const std::optional<uint32_t> immediate = Announcement(LinkOf(command), command.payload);
   if (!Post(command, immediate, direct ? kNoSlotToken : command.slot)) return;
   if (LaneOf(command).copies_posts && SendsUndigested(command.payload)) {
-    staged_->DigestDirect({&command.payload, 1});  // The cache has what was sent at once.
+    staged_->DigestDirect({&command.payload, 1});  // The bytes are still in the cache.
   }
   counts_.staged_bytes += staged_->staged_bytes(command.payload, ReadsOf(command.payload));
   timeline_.End(Stage::kPost);
 }
 
-// Posts writes_. Returns false if the lane did not take them.
+// Posts writes_. Returns false if the lane is full or fails.
 bool UpdateSender::Post(const SendCommand& command, std::optional<uint32_t> immediate,
                         uint64_t token) {
   absl::Status status = fabric_.Post(LaneOf(command).id, writes_, immediate, token);
@@ -466,7 +466,7 @@ void UpdateSender::End(Result result) {
   ended_(result, absl::OkStatus());
 }
 
-// When this returns, no thread stages anything.
+// Stops staging. When it returns, no thread stages anything.
 void UpdateSender::StopStaging() {
   pool_.Cancel(early_batch_);
   pool_.Cancel(store_batch_);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Carries out the send schedule of an update: stages, stores and posts what it says, and trades
-// maxima with other senders meanwhile.
+// Executes the send schedule of an update: stages, stores and posts chunks, and trades maxima with
+// other senders meanwhile.
 #ifndef WAYBILL_CORE_ENGINE_UPDATE_SENDER_H_
 #define WAYBILL_CORE_ENGINE_UPDATE_SENDER_H_
 
@@ -33,17 +33,17 @@ namespace waybill {
 class UpdateSender {
  public:
   enum class Result : uint8_t {
-    kSent,     // Everything is complete, except what goes to receivers that failed.
-    kStopped,  // After Stop(): nothing of the update is on its way.
-    // The update must not be shown: `why` says what a device failed of, or is OK if NaNs or
-    // infinities were found. Call Stop().
+    kSent,     // All writes are complete, except those to failed receivers.
+    kStopped,  // After Stop(): no write of the update is outstanding.
+    // The update must not be shown: `why` is the device's error, or OK if NaNs or infinities were
+    // found. Call Stop().
     kRefused,
   };
   using ResultSink = std::function<void(Result result, absl::Status why)>;
   using FailureSink = std::function<void(const ReceiverLink& link, absl::Status status)>;
 
-  // The fabric, the area, the links and the exchange outlive the sender. Both sinks are called from
-  // within its calls.
+  // The fabric, the area, the links and the exchange must outlive the sender, which calls both
+  // sinks from within its own functions.
   UpdateSender(Fabric* fabric, StagingArea* area, ReceiverLinks* links, MaximaExchange* exchange,
                ResultSink ended, FailureSink failed);
   ~UpdateSender();
@@ -51,26 +51,26 @@ class UpdateSender {
   UpdateSender& operator=(const UpdateSender&) = delete;
 
   const StagingRing& ring() const { return slots_.ring(); }
-  // Lets the lane's network read what is posted on it.
+  // Lets the lane's network read the memory from which chunks are posted.
   absl::Status Grant(ReceiverLane& lane);
 
-  // Forgets the plan and whatever was being sent, without a result. No thread stages anything when
-  // this returns. Close every lane that is not quiescent before the next plan: the slots are free
-  // again.
+  // Drops the plan and the current update, without a result. No thread stages anything when this
+  // returns. Close every lane that is not quiescent before the next plan: the slots are free again.
   void Reset();
-  // Takes a plan. The links are made from its routes, and outlive it.
+  // Sets the plan. The links are made from its routes, and must outlive it.
   //
-  // kResourceExhausted: there is no memory for the ledgers.
+  // kResourceExhausted: out of memory for the ledgers.
   absl::Status SetRoutes(std::unique_ptr<StagedRoutes> staged);
   StagedRoutes& routes() { return *staged_; }
   const StagedRoutes& routes() const { return *staged_; }
 
-  // Returns true if nothing that was posted to the receiver is on its way.
+  // Returns true if no write to the receiver is outstanding.
   bool IsQuiescent(const ReceiverLink& link) const {
     return schedule_.posts_outstanding(link.index) == 0;
   }
 
-  // Says whether chunks and digests of the next update are still to come. From now on they may.
+  // Sets whether chunks and digests of the next update arrive by Release() and GiveDigest(). From
+  // now on these may be called.
   void Expect(SourcesAre sources);
   void Release(uint32_t chunk);
   void GiveDigest(uint32_t route, uint64_t digest);
@@ -80,7 +80,7 @@ class UpdateSender {
   void Begin(const UpdateId& update, FinishRule finish);
   // Makes progress.
   void Step();
-  // Ends the update; kStopped follows. No thread of ours stages anything when this returns.
+  // Ends the update; kStopped follows. No thread stages anything when this returns.
   void Stop();
 
   // Fails a receiver because one of its lanes is dead. Its other lanes are closed before the
@@ -143,20 +143,20 @@ class UpdateSender {
   bool refused_ = false;                    // kRefused was reported.
   std::atomic<bool> maxima_known_ = false;  // This sender has computed its own maxima.
   bool scales_known_ = false;               // All senders' maxima have arrived.
-  TransferCounts counts_;                   // Counts that the schedule does not keep.
+  TransferCounts counts_;                   // The counts that the schedule does not keep.
   Timeline timeline_;
-  std::vector<Payload> payloads_;  // The update at hand, as are the parts.
+  std::vector<Payload> payloads_;  // The current update's, like `parts_`.
   std::vector<TakesPart> parts_;
   SourcesAre sources_are_ = SourcesAre::kThere;
   std::vector<bool> released_;  // By chunk.
-  // Chunks, in their order. The pool takes them in waves: one is all that have come since the last
-  // one began.
+  // The chunks to store, in order. The pool stores them in waves: a wave is all chunks that were
+  // queued while the last wave was running.
   std::vector<uint32_t> stores_;
   uint32_t wave_begin_ = 0;  // In `stores_`.
   uint32_t wave_end_ = 0;
   std::atomic<bool> wave_is_over_ = true;
-  std::unique_ptr<std::atomic<bool>[]> stored_;  // By place in `stores_`: it has been stored.
-  uint32_t announced_ = 0;  // In `stores_`: one past the last that receivers were told of.
+  std::unique_ptr<std::atomic<bool>[]> stored_;  // By index in `stores_`: true once stored.
+  uint32_t announced_ = 0;  // One past the last announced chunk, as an index in `stores_`.
   std::vector<uint32_t> digested_apart_;  // Chunks.
   bool digests_begun_ = false;
   StagingSlots slots_;
