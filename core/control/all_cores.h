@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Shares work out between the cores of this machine.
+// Distributes work over the cores of this machine.
 #ifndef WAYBILL_CORE_CONTROL_ALL_CORES_H_
 #define WAYBILL_CORE_CONTROL_ALL_CORES_H_
 
@@ -13,7 +13,7 @@
 
 namespace waybill {
 
-// Calls task(i) for each i below `count`, on one thread for each core, and waits for all.
+// Calls task(i) for each i below `count`, on one thread per core, and waits for all calls.
 inline void ForEachOnAllCores(uint32_t count, const std::function<void(uint32_t)>& task) {
   std::atomic<uint32_t> next = 0;
   const auto work = [&] {

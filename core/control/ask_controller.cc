@@ -36,8 +36,8 @@ absl::StatusOr<proto::Answer> AskOne(const std::string& address, const std::stri
   return ChannelError(address, status);
 }
 
-// Asks each address in turn; none takes more than its share of the time that is left. What a
-// controller has answered may be an error, too.
+// Asks each address in turn. An address gets at most its share of the remaining time. A
+// controller's answer may also be an error.
 absl::StatusOr<proto::Answer> Ask(const std::string& addresses, const std::string& token,
                                   absl::Duration timeout, const proto::Question& question) {
   const std::vector<std::string> all = SplitAddresses(addresses);
@@ -53,7 +53,7 @@ absl::StatusOr<proto::Answer> Ask(const std::string& addresses, const std::strin
   return While(absl::StrCat("one of ", all.size(), " controllers"), answer.status());
 }
 
-// The same, and fails with what a controller has answered.
+// Like Ask(), but returns a controller's error as an error.
 absl::StatusOr<proto::Answer> AskOrFail(const std::string& addresses, const std::string& token,
                                         absl::Duration timeout, const proto::Question& question) {
   WAYBILL_ASSIGN_OR_RETURN(proto::Answer answer, Ask(addresses, token, timeout, question));
@@ -107,7 +107,7 @@ absl::StatusOr<std::vector<proto::Verified>> VerifyWorkers(const std::string& ad
   proto::Question question;
   question.mutable_verify()->set_group(group);
   question.mutable_verify()->set_timeout_ms(absl::ToInt64Milliseconds(patience));
-  // Each address has its share of the time, and the one that leads needs all of `patience`.
+  // Each address gets an equal share of the time, and the leader needs all of `patience`.
   const auto addresses = static_cast<int64_t>(SplitAddresses(address).size());
   WAYBILL_ASSIGN_OR_RETURN(
       const proto::Answer answer,

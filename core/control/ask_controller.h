@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What people and tools ask of a controller, over the network.
+// Requests that people and tools send to a controller over the network.
 #ifndef WAYBILL_CORE_CONTROL_ASK_CONTROLLER_H_
 #define WAYBILL_CORE_CONTROL_ASK_CONTROLLER_H_
 
@@ -14,28 +14,29 @@
 
 namespace waybill {
 
-// `address` may be several, with commas: they are tried in turn. All fail with kUnavailable if
-// nobody answers until `timeout` is over, and with kUnauthenticated if the controller has another
-// token.
+// `address` may be several addresses, separated by commas, which are tried in turn. All functions
+// return kUnavailable if no controller answers within `timeout`, and kUnauthenticated if the
+// controller has another token.
 
 absl::StatusOr<proto::StatusReply> FetchStatus(const std::string& address, const std::string& token,
                                                absl::Duration timeout,
                                                const proto::StatusRequest& request = {});
 
-// Returns the tensors that the job's trainers declare, each once, in a manifest that has nothing
-// else. Blocks until the manifests of all trainers are there. kDeadlineExceeded: names the trainers
-// whose manifests are missing after `timeout`.
+// Returns a manifest with the tensors that the job's trainers declare, each once, and nothing else.
+// Blocks until all trainers have sent their manifests. kDeadlineExceeded: names the trainers whose
+// manifests are missing after `timeout`.
 absl::StatusOr<Manifest> FetchTensors(const std::string& address, const std::string& token,
                                       absl::Duration timeout);
 
-// Dismisses the workers of a group, and publishes without it even if it was required. Returns how
-// many workers it had. kNotFound: the job has no such group.
+// Dismisses the workers of a group. Later publishes go on without the group, even if it was
+// required. Returns the number of dismissed workers. kNotFound: the job has no such group.
 absl::StatusOr<uint32_t> RemoveGroup(const std::string& address, const std::string& token,
                                      const std::string& group, absl::Duration timeout);
 
-// Asks the workers of a group, or of all groups if its name is empty, to verify what they show, and
-// returns what each has answered. Those that do not answer within `patience` are named. kNotFound:
-// no such worker has joined; kUnavailable: also if they are being asked already.
+// Asks the workers of a group, or of all groups if its name is empty, to verify their shown
+// versions, and returns each worker's answer. The answer of a worker that does not reply within
+// `patience` says so. kNotFound: no such worker has joined; kUnavailable: also if another such
+// request is going on.
 absl::StatusOr<std::vector<proto::Verified>> VerifyWorkers(const std::string& address,
                                                            const std::string& token,
                                                            const std::string& group,

@@ -13,7 +13,7 @@
 namespace waybill {
 namespace {
 
-// Returns an identity that nobody else has: 128 random bits, then the address.
+// Returns a unique identity: 128 random bits, then the address.
 std::string DrawIdentity(const std::string& address) {
   std::random_device random;
   std::string id;
@@ -95,7 +95,7 @@ void Candidate::StandBy(Election& election) {
   if (taken.ok() && taken->succeeded()) {
     return Become({Role::kLeader, address_, absl::OkStatus()});
   }
-  // Somebody else was faster, or the answer was lost: the next read tells.
+  // Another standby was faster, or the answer was lost; the next read shows which.
   Become({Role::kStandby, AddressOf(found.leader),
           While("take the leadership of the job", taken.status())});
 }
@@ -105,7 +105,7 @@ void Candidate::Beat() {
   RequireValue(beat, keys_.identity, identity_);
   AddPut(beat, keys_.beat, "");
   const absl::StatusOr<etcdserverpb::TxnResponse> done = etcd_->Txn(beat);
-  // Where etcd is away, nobody can take the leadership either.
+  // While etcd is unreachable, no other controller can take over either.
   if (!done.ok()) return Become({Role::kLeader, address_, While("beat", done.status())});
   if (done->succeeded()) return Become({Role::kLeader, address_, absl::OkStatus()});
   Become({Role::kDeposed, "", absl::OkStatus()});

@@ -16,20 +16,20 @@
 
 namespace waybill {
 
-// Takes part from construction to destruction, on a thread of its own. First it is a standby; once
-// it leads, it beats until another one takes the leadership from it. It leads once at most. Nobody
-// is told when it ends: the others notice that it does not beat any more. Thread-safe.
+// Takes part in the election from construction to destruction, on a thread of its own. A candidate
+// starts as a standby. Once it leads, it writes beats until another candidate takes over. It leads
+// at most once. It does not announce its end: the others notice that the beats stop. Thread-safe.
 class Candidate {
  public:
-  // `address` tells people where the leader listens.
+  // `address` is where this controller listens if it leads, for people.
   Candidate(std::shared_ptr<Etcd> etcd, const std::string& job, const std::string& address);
   ~Candidate();
 
   enum class Role { kStandby, kLeader, kDeposed };
   struct State {
     Role role = Role::kStandby;
-    std::string leader_address;  // Empty if nobody leads, or if that is not known yet.
-    absl::Status trouble;        // Why etcd did not answer last; OK if it did.
+    std::string leader_address;  // Empty if nobody leads, or the leader is unknown.
+    absl::Status trouble;        // The error of the last call to etcd; OK if it succeeded.
   };
   State state() const;
 
@@ -48,7 +48,7 @@ class Candidate {
   const std::string identity_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  State state_;  // Guarded by mutex_, as is what follows.
+  State state_;  // Guarded by mutex_, like `ending_`.
   bool ending_ = false;
   std::thread thread_;
 };

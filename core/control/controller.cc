@@ -35,21 +35,21 @@
 namespace waybill {
 namespace {
 
-// The longest message of a rank: a manifest, or what a worker with 100,000 regions offers.
+// The longest message of a rank: a manifest, or the offers of a worker with 100,000 regions.
 constexpr size_t kMostMessageBytes = size_t{1} << 30;
-// Before a rank has joined.
+// The longest message before a rank has joined.
 constexpr size_t kMostStrangerBytes = 64 << 10;
-// The longest that workers are waited for, to verify what they show.
+// The longest time that workers are given to verify their shown versions.
 constexpr absl::Duration kMostVerifyTime = absl::Hours(1);
-// A stream that is being closed is cancelled after so long, if the peer does not read.
+// The time after which a closing stream is cancelled if the peer does not read.
 constexpr absl::Duration kCloseTimeout = absl::Seconds(2);
 
 class Server;
 
 // One rank's stream. Deletes itself when gRPC is done with it.
 //
-// gRPC drops an exception of a callback, and the stream would never be read again: callbacks are
-// noexcept, so that it ends the process with its message.
+// gRPC swallows an exception of a callback, and would never read the stream again. Callbacks are
+// noexcept, so that an exception ends the process with its message.
 class Connection final : public grpc::ServerBidiReactor<proto::RankFrame, proto::ControllerFrame> {
  public:
   Connection(Server* server, ConnectionId id, grpc::CallbackServerContext* context)
@@ -65,7 +65,7 @@ class Connection final : public grpc::ServerBidiReactor<proto::RankFrame, proto:
     if (idle) StartWrite(&outgoing_.front());
   }
 
-  // Ends the stream when everything has left.
+  // Ends the stream once all messages have left.
   void Close() {
     const std::lock_guard lock(mutex_);
     closing_ = true;
@@ -98,7 +98,7 @@ class Connection final : public grpc::ServerBidiReactor<proto::RankFrame, proto:
   proto::RankFrame incoming_;
   IncomingFrames<proto::RankFrame> frames_;
   std::mutex mutex_;
-  OutgoingFrames<proto::ControllerFrame> outgoing_;  // The first one is being written.
+  OutgoingFrames<proto::ControllerFrame> outgoing_;  // The first frame is being written.
   bool closing_ = false;
   bool ended_ = false;
 };
@@ -114,7 +114,7 @@ class Server final : public Controller,
                      store_ == nullptr ? std::vector<Decision>{} : store_->decisions(), this) {}
 
   ~Server() override {
-    if (doorkeeper_ != nullptr) doorkeeper_->Stop();  // Calls that go on still use it.
+    if (doorkeeper_ != nullptr) doorkeeper_->Stop();  // Running calls still use it.
     {
       const std::lock_guard lock(mutex_);
       takes_inquiries_ = false;
@@ -134,7 +134,7 @@ class Server final : public Controller,
   absl::Status Listen(const std::string& address) {
     WAYBILL_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> credentials,
                              ServerCredentials(options_.token));
-    // A stranger takes two descriptors; at least half of them are for ranks.
+    // A stranger takes two descriptors. At least half of all descriptors are left for ranks.
     const size_t files = net::RaiseLimitOfOpenFiles();
     absl::StatusOr<std::unique_ptr<Doorkeeper>> doorkeeper = Doorkeeper::Listen(
         address,
@@ -206,7 +206,7 @@ class Server final : public Controller,
     return reactor;
   }
 
-  // The other end of a stream. A stream that is closed is not read any more.
+  // The peer of a stream. A closed stream is not read any more.
   enum class Peer { kRank, kStranger, kClosed };
   Peer OnMessages(ConnectionId id, const std::vector<proto::RankMessage>& messages) {
     const std::lock_guard lock(mutex_);
@@ -225,7 +225,7 @@ class Server final : public Controller,
     return Peer::kRank;
   }
 
-  // The stream is of no use any more.
+  // The stream cannot be used any more.
   void OnGone(ConnectionId id) {
     const std::lock_guard lock(mutex_);
     coordinator_.OnGone(id, SteadyNow());
@@ -233,7 +233,7 @@ class Server final : public Controller,
     WakeClock();
   }
 
-  // gRPC is done with the stream.
+  // gRPC has finished the stream.
   void OnDone(ConnectionId id) {
     const std::lock_guard lock(mutex_);
     connections_.erase(id);
@@ -243,7 +243,7 @@ class Server final : public Controller,
  private:
   struct Open {
     Connection* connection = nullptr;
-    absl::Time cancel_at = absl::InfiniteFuture();  // It is being closed.
+    absl::Time cancel_at = absl::InfiniteFuture();  // Set when the stream is being closed.
   };
 
   static CoordinatorOptions Complete(CoordinatorOptions options, bool durable) {
@@ -267,7 +267,7 @@ class Server final : public Controller,
         break;
       case proto::Question::kTensors: {
         WAYBILL_ASSIGN_OR_RETURN(const Manifest tensors, coordinator_.JobTensors());
-        lock.unlock();  // There may be many.
+        lock.unlock();  // There may be many callbacks.
         answer.set_manifest(EncodeManifest(tensors));
         break;
       }
@@ -393,16 +393,19 @@ class Server final : public Controller,
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool ending_ = false;
-  std::unique_ptr<DecisionStore> store_;  // On the thread of records_.
+  std::unique_ptr<DecisionStore> store_;  // Used on the thread of records_.
   Coordinator coordinator_;
   VerifyInquiry inquiry_;
   bool takes_inquiries_ = true;
-  // Begins at random: an answer to the controller before this one is no answer to this one.
+  // Starts at a random number, so that an answer to an earlier controller's request is not taken
+  // for an answer to this one's.
   uint64_t last_request_ = uint64_t{std::random_device()()} << 32;
   ConnectionId last_connection_ = 0;
   std::map<ConnectionId, Open> connections_;
-  std::map<ConnectionId, absl::Time> strangers_;  // Until they have joined; with their deadline.
-  // A slow plan delays no record, and neither delays a message.
+  // Streams that have not joined, with their deadlines.
+  std::map<ConnectionId, absl::Time> strangers_;
+  // Plans and records have threads of their own: a slow plan delays no record, and neither delays a
+  // message.
   std::unique_ptr<TaskThread> computations_ = std::make_unique<TaskThread>();
   std::unique_ptr<TaskThread> records_ = std::make_unique<TaskThread>();
   std::thread clock_;

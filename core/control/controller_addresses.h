@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The addresses of a job's controllers, of which one leads and the others do not listen.
+// The addresses of a job's controllers: one controller leads, and the others are standbys.
 #ifndef WAYBILL_CORE_CONTROL_CONTROLLER_ADDRESSES_H_
 #define WAYBILL_CORE_CONTROL_CONTROLLER_ADDRESSES_H_
 
@@ -12,11 +12,11 @@
 
 namespace waybill {
 
-// Returns "a:7070" and "b:7070" for "a:7070,b:7070"; never nothing.
+// Returns "a:7070" and "b:7070" for "a:7070,b:7070". The result is never empty.
 std::vector<std::string> SplitAddresses(absl::string_view text);
 
-// Returns the address from which this host reaches the first of the controllers to which there is a
-// way. The error is that of the last one.
+// Returns this host's own address towards the first controller that has a route from here. If there
+// is none, returns the error for the last controller.
 absl::StatusOr<std::string> OwnAddressTowardsControllers(absl::string_view text);
 
 }  // namespace waybill

@@ -34,7 +34,7 @@ using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
 using Extension = std::unique_ptr<X509_EXTENSION, Freed<X509_EXTENSION_free>>;
 using Bio = std::unique_ptr<BIO, Freed<BIO_free>>;
 
-// The subject of every certificate: addresses prove nothing, tokens do.
+// The subject of every certificate. It is constant, because only the key proves an identity.
 constexpr char kName[] = "waybill";
 constexpr size_t kKeyBytes = 32;  // Ed25519: RFC 8032, section 5.1.5.
 
@@ -62,7 +62,7 @@ Key DeriveKey(const std::string& token) {
   return Key(EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr, key.data(), size));
 }
 
-// The same for each owner of the key, to the byte: Ed25519's signatures are deterministic.
+// Returns the same bytes for each owner of the key: Ed25519's signatures are deterministic.
 Certificate SignOwn(EVP_PKEY* key) {
   Certificate certificate(X509_new());
   const Extension name(X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name,
@@ -73,7 +73,7 @@ Certificate SignOwn(EVP_PKEY* key) {
   const bool done =
       X509_set_version(made, X509_VERSION_3) == 1 &&
       ASN1_INTEGER_set(X509_get_serialNumber(made), 1) == 1 &&
-      // For ever: a token is changed by giving the job another one.
+      // The certificate does not expire. To revoke a token, give the job another one.
       ASN1_TIME_set_string_X509(X509_getm_notBefore(made), "19700101000000Z") == 1 &&
       ASN1_TIME_set_string_X509(X509_getm_notAfter(made), "99991231235959Z") == 1 &&
       X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC, Bytes(kName), -1, -1, 0) == 1 &&
@@ -93,13 +93,13 @@ struct Identity {
   std::string certificate;
 };
 
-// gRPC's own log repeats, with file and line and for each attempt, what our errors say once.
+// Silences gRPC's own log, which repeats for each attempt what our errors say once.
 void SilenceGrpc() {
   if (std::getenv("GRPC_VERBOSITY") != nullptr) return;
   gpr_set_log_verbosity(static_cast<gpr_log_severity>(GPR_LOG_SEVERITY_ERROR + 1));
 }
 
-// Every end of a channel makes one before gRPC does anything.
+// Both ends create credentials before they use gRPC in any other way.
 absl::StatusOr<Identity> MakeIdentity(const std::string& given) {
   SilenceGrpc();
   WAYBILL_ASSIGN_OR_RETURN(const std::string token, JobToken(given));
@@ -133,7 +133,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& ad
                                                            grpc::ChannelArguments arguments) {
   WAYBILL_ASSIGN_OR_RETURN(const Identity own, MakeIdentity(token));
   arguments.SetSslTargetNameOverride(kName);
-  // A proxy (http_proxy) is for the web; the hosts of a job reach each other.
+  // Ignore http_proxy: the hosts of a job reach each other directly.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(address,
                                    grpc::SslCredentials({.pem_root_certs = own.certificate,
@@ -143,7 +143,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& ad
 }
 
 absl::Status ChannelError(const std::string& address, const grpc::Status& status) {
-  // gRPC has no code for it; the words are OpenSSL's.
+  // gRPC has no status code for a failed handshake; this text is OpenSSL's.
   if (absl::StrContains(status.error_message(), "certificate verify failed")) {
     return absl::UnauthenticatedError(
         absl::StrCat("controller ", address,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Proof, between a job's controller and whoever talks to it, that both know the job's token.
+// Credentials by which a job's controller and its clients prove to each other that they know the
+// job's token.
 #ifndef WAYBILL_CORE_CONTROL_CREDENTIALS_H_
 #define WAYBILL_CORE_CONTROL_CREDENTIALS_H_
 
@@ -14,26 +15,27 @@
 
 namespace waybill {
 
-// The channel is TLS, and both ends show a certificate. Its private key is derived from the token,
-// and an end takes no certificate but its own: the token itself never travels, and whoever listens
-// on the controller's port without knowing it is refused before a message is sent. The empty token
+// The channel is TLS, and both ends present a certificate. The certificate's private key is derived
+// from the token, and an end accepts only its own certificate. So the token itself never travels,
+// and a server that does not know the token is rejected before a message is sent. The empty token
 // stands for the user's own (job_token.h).
 //
-// A token that can be guessed can be found by trying: a certificate tells whether a guess is right.
-// kUnauthenticated: JobToken() gives none. kInternal: OpenSSL failed.
+// A weak token can be found by brute force, because a certificate shows whether a guess is right.
+// kUnauthenticated: JobToken() failed. kInternal: OpenSSL failed.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentials(
     const std::string& token);
 
-// A channel to the controller at `address`, with `arguments` besides what the credentials need.
+// Opens a channel to the controller at `address`. `arguments` are used in addition to those that
+// the credentials need.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& address,
                                                            const std::string& token,
                                                            grpc::ChannelArguments arguments);
 
-// Begins the status of a call that a standby has refused.
+// The beginning of the error message with which a standby refuses a call.
 inline constexpr char kStandbyMark[] = "it is a standby ";
 
-// Why a call to the controller at `address` ended with `status` before it was answered.
-// kUnauthenticated: the two tokens differ; else kUnavailable.
+// Returns the error of a call to the controller at `address` that ended with `status` before it was
+// answered. kUnauthenticated: the two tokens differ; else kUnavailable.
 absl::Status ChannelError(const std::string& address, const grpc::Status& status);
 
 }  // namespace waybill

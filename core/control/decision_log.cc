@@ -22,7 +22,7 @@
 namespace waybill {
 namespace {
 
-constexpr uint64_t kRoomBytes = 64 << 10;  // For lines, until the file is written anew.
+constexpr uint64_t kRoomBytes = 64 << 10;  // Space for lines until the next rewrite.
 constexpr absl::string_view kHeader = "waybill decisions 2\n";
 
 }  // namespace
@@ -50,9 +50,9 @@ absl::StatusOr<std::unique_ptr<DecisionLog>> DecisionLog::Open(const std::string
   std::unique_ptr<DecisionLog> log(new DecisionLog);
   log->path_ = path;
   log->file_ = std::move(file);
-  std::error_code ignored;  // The open below says what is wrong.
+  std::error_code ignored;  // Opening the file below reports the error.
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-  // The file itself is replaced when it is rewritten, so another one is locked.
+  // Lock another file, because the log itself is replaced when it is rewritten.
   log->lock_ = UniqueFd(::open((path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!log->lock_.valid()) return log->Error("open its lock");
   if (flock(log->lock_.get(), LOCK_EX | LOCK_NB) != 0) {
@@ -74,7 +74,7 @@ absl::Status DecisionLog::Read() {
     if (size < 0) return Error("read");
     text.append(buffer, static_cast<size_t>(size));
   }
-  // Behind the last line there are zeros.
+  // Zeros follow the last line.
   text.resize(text.find_last_not_of('\0') + 1);
   if (text.empty()) return absl::OkStatus();
   const std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
@@ -106,7 +106,7 @@ absl::Status DecisionLog::WriteAndSync(absl::string_view text, uint64_t offset_b
   return file_->Sync(fd_.get()) == 0 ? absl::OkStatus() : Error("fdatasync");
 }
 
-// Replaces the file in one step.
+// Replaces the file atomically.
 absl::Status DecisionLog::Rewrite() {
   std::string text(kHeader);
   for (const Decision& decision : decisions_) text += EncodeDecision(decision);
@@ -115,7 +115,7 @@ absl::Status DecisionLog::Rewrite() {
   const std::string next = path_ + ".next";
   UniqueFd fd = OpenNewFile(next);
   if (!fd.valid()) return Error("open its successor");
-  std::swap(fd, fd_);  // Back again where it fails.
+  std::swap(fd, fd_);  // Swapped back on failure.
   absl::Status status = WriteAndSync(text, 0);
   if (status.ok() && std::rename(next.c_str(), path_.c_str()) != 0) status = Error("rename");
   if (!status.ok()) {
@@ -149,7 +149,7 @@ std::pair<Recorded, absl::Status> DecisionLog::Append(const Decision& decision) 
     decisions_.push_back(decision);
     return {Recorded::kDurable, absl::OkStatus()};
   }
-  // The next controller must not find what is left of the line.
+  // The next controller must not read the rest of the line.
   const std::string zeros(line.size(), '\0');
   if (WriteAndSync(zeros, size_bytes_).ok()) return {Recorded::kNotRecorded, std::move(status)};
   broken_ = true;

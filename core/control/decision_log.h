@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The decisions to commit in a file: on disk before anybody hears of them.
+// Keeps the decisions to commit in a file. A decision is on disk before any rank learns of it.
 #ifndef WAYBILL_CORE_CONTROL_DECISION_LOG_H_
 #define WAYBILL_CORE_CONTROL_DECISION_LOG_H_
 
@@ -19,11 +19,11 @@
 
 namespace waybill {
 
-// The system calls that can fail when a disk does; tests replace them.
+// The system calls that fail when a disk fails; tests replace them.
 class LogFile {
  public:
   virtual ~LogFile() = default;
-  // Each returns -1 and sets errno on failure, as the call of its name does.
+  // Each returns -1 and sets errno on failure, like the system call of its name.
   virtual ssize_t Write(int fd, const char* data, size_t size_bytes, off_t offset_bytes);
   virtual int Sync(int fd);
 };
@@ -34,22 +34,22 @@ class LogFile {
 // Lines are written over zeros that are on disk already. The file never changes its size, so a sync
 // waits for the data alone, and not for the file system's journal.
 //
-// One controller at a time has it. Not thread-safe.
+// Only one controller at a time can open the file. Not thread-safe.
 class DecisionLog final : public DecisionStore {
  public:
-  // Opens or begins the file; its folder is made if need be. A last line that is cut off (a crash
-  // while writing) was never answered, and is dropped.
+  // Opens or creates the file, and its folder if need be. An incomplete last line, left by a crash
+  // during a write, was never reported as durable, and is dropped.
   //
-  // kUnavailable: another controller has it, or the file cannot be read or written; kDataLoss: a
-  // line before the last one is not a record.
+  // kUnavailable: another controller has the file open, or it cannot be read or written; kDataLoss:
+  // a line before the last one is not a record.
   static absl::StatusOr<std::unique_ptr<DecisionLog>> Open(
       const std::string& path, std::unique_ptr<LogFile> file = std::make_unique<LogFile>());
 
-  // Appends a decision. kDurable: it is on disk. kNotRecorded: it failed, and the file is as
-  // before. kUnknown: writing failed, and so did erasing what may have been written.
+  // Appends a decision. kDurable: the decision is on disk. kNotRecorded: writing failed, and the
+  // file is unchanged. kUnknown: writing failed, and so did erasing what was written in part.
   std::pair<Recorded, absl::Status> Append(const Decision& decision) override;
 
-  // The file loses them when it is written anew.
+  // The decisions leave the file at its next rewrite.
   void Forget(const std::string& group) override;
 
   const std::vector<Decision>& decisions() const override { return decisions_; }
@@ -59,7 +59,7 @@ class DecisionLog final : public DecisionStore {
   DecisionLog() = default;
   absl::Status Read();
   absl::Status Rewrite();
-  // Writes at `offset_bytes`, and syncs.
+  // Writes `text` at `offset_bytes` and syncs the file.
   absl::Status WriteAndSync(absl::string_view text, uint64_t offset_bytes);
   absl::Status Error(absl::string_view operation) const;
 

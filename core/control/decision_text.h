@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Decisions as lines of text, as a file and etcd keep them.
+// Encodes decisions as lines of text, for a file and for etcd.
 #ifndef WAYBILL_CORE_CONTROL_DECISION_TEXT_H_
 #define WAYBILL_CORE_CONTROL_DECISION_TEXT_H_
 
@@ -16,10 +16,10 @@ namespace waybill {
 // Returns "<checksum> <epoch> <sequence> <version> <group>\n".
 std::string EncodeDecision(const Decision& decision);
 
-// Returns the decision of a line without its end, or nullopt if the line is not one.
+// Decodes a line without its newline. Returns nullopt if it is not a valid decision.
 std::optional<Decision> DecodeDecision(absl::string_view line);
 
-// Returns the last kDecisionsKept decisions of each group, in the order in which they were given.
+// Returns the last kDecisionsKept decisions of each group, in their order in `all`.
 std::vector<Decision> KeepLast(const std::vector<Decision>& all);
 
 }  // namespace waybill

@@ -21,9 +21,9 @@
 namespace waybill {
 namespace {
 
-constexpr int kRetryMs = 100;  // After accept() has failed.
+constexpr int kRetryMs = 100;  // The pause after accept() has failed.
 
-// Removes what gRPC and we write differently about the name of a peer.
+// Normalises a peer's name, which gRPC and we write differently.
 std::string Bare(const std::string& peer) {
   return absl::StrReplaceAll(peer, {{"ipv4:", ""},
                                     {"ipv6:", ""},

@@ -20,10 +20,10 @@
 
 namespace waybill {
 
-// gRPC's own listener closes for good when accept() fails once, for example because the process has
-// no descriptor left for a moment. This one waits and tries again. It also keeps strangers from
-// taking all descriptors: of the connections that have not proved that they know the token, the
-// oldest makes room for a new one.
+// gRPC's own listener closes for good when accept() fails once, for example because the process is
+// briefly out of file descriptors. The doorkeeper waits and tries again. It also keeps strangers
+// from using up all descriptors: when there are too many connections that have not proved that they
+// know the token, it closes the oldest.
 class Doorkeeper {
  public:
   using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
@@ -33,21 +33,22 @@ class Doorkeeper {
     absl::Duration patience = absl::Seconds(10);  // The time after which gRPC closes a stranger.
   };
 
-  // Listens at a name or an address with a port; port 0 takes a free one. Nobody is let in before
-  // Start().
+  // Listens at a name or an address with a port; port 0 takes a free one. No connection is accepted
+  // before Start().
   static absl::StatusOr<std::unique_ptr<Doorkeeper>> Listen(const std::string& address,
                                                             const Limits& limits);
   ~Doorkeeper();
 
   uint16_t port() const { return port_; }
 
-  // Hands each connection to the acceptor of a server that has started, until Stop().
+  // Hands each connection to the acceptor of a started server, until Stop().
   void Start(std::unique_ptr<Acceptor> acceptor);
 
-  // Lets nobody in any more.
+  // Stops accepting connections.
   void Stop();
 
-  // Call it when a call comes from `peer`, as gRPC names it. Any thread.
+  // [any thread] Call it when a call arrives from `peer`, gRPC's name of the connection: the
+  // connection has proved the token.
   void OnProved(const std::string& peer);
 
  private:
@@ -59,9 +60,9 @@ class Doorkeeper {
 
   explicit Doorkeeper(const Limits& limits) : limits_(limits) {}
   void Run();
-  // Notes a connection that is let in.
+  // Adds an accepted connection to the strangers.
   void Note(int connection);
-  // Returns in how many milliseconds the next one expires; -1: there is none.
+  // Returns the milliseconds until the next stranger expires; -1 if there is none.
   int ForgetExpired();
 
   const Limits limits_;
@@ -71,7 +72,7 @@ class Doorkeeper {
   uint16_t port_ = 0;
   std::unique_ptr<Acceptor> acceptor_;
   std::mutex mutex_;
-  std::list<Stranger> strangers_;  // The oldest first. Guarded by mutex_.
+  std::list<Stranger> strangers_;  // Oldest first. Guarded by mutex_.
   std::thread thread_;
 };
 

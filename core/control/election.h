@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The rules by which the controllers of a job agree on one that leads.
+// The rules by which the controllers of a job elect a leader.
 //
 // The leader of a job writes its *beat* to etcd every kBeatPeriod, and the others, the *standbys*,
-// read it as often. No clock is compared with another one's: a standby counts its own reads.
+// read it as often. Clocks of different hosts are never compared: a standby counts its own reads.
 //
-// Pure: what was read goes in, and what to do comes out.
+// Pure: results of reads go in, and the next step comes out.
 #ifndef WAYBILL_CORE_CONTROL_ELECTION_H_
 #define WAYBILL_CORE_CONTROL_ELECTION_H_
 
@@ -18,12 +18,12 @@
 namespace waybill {
 
 inline constexpr absl::Duration kBeatPeriod = absl::Milliseconds(250);
-// How many reads in a row must find the same beat before a standby takes the leadership.
+// The number of successive reads that must find the same beat before a standby takes over.
 inline constexpr int kReadsOfDeadLeader = 6;
 
-// What etcd says about the leader of a job, all of it at one time.
+// The state of a job's leadership in etcd, from one read.
 struct Leadership {
-  std::string leader;         // Its identity; empty if there never was a leader.
+  std::string leader;         // The leader's identity; empty if there never was a leader.
   int64_t beat_revision = 0;  // Changes with each beat; 0 if there never was one.
 };
 
@@ -32,16 +32,18 @@ class Election {
  public:
   enum class Step : uint8_t {
     kWait = 1,
-    // Write this identity and a beat, if the beat is still the one that was read. Exactly one of
-    // several standbys that try this succeeds. Go on reading if it fails, or if its answer is lost.
+    // Write this identity and a beat in one transaction, on condition that the beat has not changed
+    // since the read. If several standbys try this, exactly one succeeds. If the transaction fails,
+    // or its answer is lost, continue to read.
     kTakeOver = 2,
     kLead = 3,  // This standby is the leader: an earlier attempt to take over has succeeded.
   };
 
-  // `identity` is one that nobody else has, and that was in no election before.
+  // `identity` must be unique, and must not have been used in an earlier election.
   explicit Election(std::string identity) : identity_(std::move(identity)) {}
 
-  // Takes what a read has found. Reads are at least kBeatPeriod apart.
+  // Handles the result of a read, and returns the next step. Reads must be at least kBeatPeriod
+  // apart.
   Step OnRead(const Leadership& found) {
     if (found.leader == identity_) return Step::kLead;
     if (found.leader.empty()) return Step::kTakeOver;
@@ -51,13 +53,14 @@ class Election {
     return Step::kTakeOver;
   }
 
-  // A read has failed. While etcd is away nobody can beat, so counting begins anew.
+  // Handles a failed read. While etcd is unreachable the leader cannot write beats either, so
+  // counting starts again.
   void OnReadFailed() { reads_ = 0; }
 
  private:
   const std::string identity_;
   int64_t beat_revision_ = 0;
-  int reads_ = 0;  // In a row that found beat_revision_.
+  int reads_ = 0;  // The number of successive reads that found beat_revision_.
 };
 
 }  // namespace waybill

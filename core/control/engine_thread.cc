@@ -39,7 +39,7 @@ void EngineThread::DoAndWait(const std::function<void()>& task) {
   done.get_future().wait();
 }
 
-// Returns false when it is time to end.
+// Returns false when the thread has to end.
 bool EngineThread::RunTasks() {
   std::vector<std::function<void()>> tasks;
   bool ending;
@@ -53,7 +53,7 @@ bool EngineThread::RunTasks() {
 }
 
 void EngineThread::Main() {
-  // Deadlines within the engine are looked at this often if nothing else happens.
+  // The longest sleep: deadlines within the engine are checked at least this often.
   constexpr absl::Duration kLongestWait = absl::Milliseconds(100);
   while (RunTasks()) {
     const absl::Time next = step_();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The progress thread: the one on which a rank and its fabric live.
+// The progress thread, on which a rank and its fabric live.
 #ifndef WAYBILL_CORE_CONTROL_ENGINE_THREAD_H_
 #define WAYBILL_CORE_CONTROL_ENGINE_THREAD_H_
 
@@ -14,17 +14,18 @@
 
 namespace waybill {
 
-// Runs what others ask for, then `step`, whenever the fabric may have something. Thread-safe.
+// Runs the tasks of other threads, then `step`, whenever the fabric may have events. Thread-safe.
 class EngineThread {
  public:
-  // `step` returns when it has to be called next, whatever the fabric says. `fabric` outlives this.
+  // `step` returns the time by which it must be called again, even without events. `fabric` must
+  // outlive the thread.
   EngineThread(Fabric* fabric, std::function<absl::Time()> step);
-  // Runs what was asked for before, then ends.
+  // Runs the tasks that were added before, then ends the thread.
   ~EngineThread();
 
-  // Runs `task` soon, on the thread, in order.
+  // Adds a task, which runs on the thread, in order.
   void Do(std::function<void()> task);
-  // The same, and waits for its end. Not from the thread itself.
+  // Adds a task and waits until it has run. Must not be called on the thread itself.
   void DoAndWait(const std::function<void()>& task);
 
  private:

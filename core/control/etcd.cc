@@ -33,9 +33,10 @@ class Client final : public Etcd {
   explicit Client(const std::vector<std::string>& endpoints) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // As for the control channel.
-    // An etcd that is back is found at once: by default gRPC would wait for up to two minutes.
+    // Reconnect quickly when etcd is back. By default gRPC would wait for up to two minutes.
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);  // How long it tries to connect.
+    // Also the time limit of an attempt to connect.
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
     arguments.SetMaxReceiveMessageSize(-1);  // All decisions come in one answer.
@@ -73,7 +74,7 @@ class Client final : public Etcd {
     Reply reply;
     const grpc::Status status = ((*endpoint.stub).*method)(&context, request, &reply);
     if (status.ok()) return reply;
-    // Of several calls that fail at the same endpoint, the first moves on.
+    // If several calls fail at one endpoint, only the first moves on to the next.
     next_.compare_exchange_strong(number, number + 1);
     return absl::Status(
         static_cast<absl::StatusCode>(status.error_code()),

@@ -19,22 +19,23 @@ namespace waybill {
 // Returns true for "etcd://...".
 bool IsEtcdAddress(absl::string_view state);
 
-// Returns "a:2379" and "b:2379" for "etcd://a:2379,b:2379". kInvalidArgument: it is not such a
+// Returns "a:2379" and "b:2379" for "etcd://a:2379,b:2379". kInvalidArgument: `state` is not such a
 // list.
 absl::StatusOr<std::vector<std::string>> ParseEtcdAddress(absl::string_view state);
 
-// Thread-safe. Tests replace it by one that loses requests and answers.
+// Thread-safe. Tests replace it by an implementation that loses requests and answers.
 class Etcd {
  public:
-  // Connects in the background, and again whenever the connection breaks. Not encrypted.
+  // Connects in the background, and again whenever the connection breaks. The connection is not
+  // encrypted.
   static std::unique_ptr<Etcd> Connect(const std::vector<std::string>& endpoints);
   virtual ~Etcd() = default;
 
   // Each call asks one endpoint, and gives up after kEtcdCallTimeout. After a failure the next call
   // asks the next endpoint.
   //
-  // kResourceExhausted and kPermissionDenied: etcd has refused it. Any other error of Txn() leaves
-  // open whether it was done, or still will be.
+  // kResourceExhausted and kPermissionDenied: etcd refused the request. After any other error of
+  // Txn() the transaction may have taken effect, or may still do so.
   virtual absl::StatusOr<etcdserverpb::RangeResponse> Range(
       const etcdserverpb::RangeRequest& request) = 0;
   virtual absl::StatusOr<etcdserverpb::TxnResponse> Txn(
@@ -52,9 +53,9 @@ struct EtcdKeys {
         decisions("waybill/" + job + "/decisions/") {}
 
   const std::string leadership;  // The prefix of the next two.
-  const std::string identity;    // The leader's. Changes only with the leader.
-  const std::string beat;        // Written by the leader again and again.
-  const std::string decisions;   // A prefix; a group's name follows.
+  const std::string identity;    // The leader's identity. Changes only with the leader.
+  const std::string beat;        // Written by the leader every kBeatPeriod.
+  const std::string decisions;   // The prefix of the groups' keys; a group's name follows it.
 };
 
 // Returns a read of all keys that begin with `prefix`, which is not empty.

@@ -20,7 +20,7 @@ using etcdserverpb::KeyValue;
 using etcdserverpb::TxnRequest;
 using etcdserverpb::TxnResponse;
 
-// An etcd that is away refuses calls at once.
+// The pause between tries, because calls fail at once while etcd is unreachable.
 constexpr absl::Duration kPauseBetweenCalls = absl::Milliseconds(50);
 
 std::string TextOf(const std::vector<Decision>& decisions) {
@@ -29,7 +29,7 @@ std::string TextOf(const std::vector<Decision>& decisions) {
   return text;
 }
 
-// Returns true if etcd has certainly not done it.
+// Returns true if etcd has certainly not executed the request.
 bool IsRefused(const absl::Status& status) {
   return absl::IsResourceExhausted(status) || absl::IsPermissionDenied(status);
 }
@@ -42,8 +42,8 @@ absl::Status Deposed(const std::string& leader) {
 // The answer to a transaction of Append() whose conditions did not hold.
 struct Refusal {
   std::string leader;
-  std::string text;      // What the group's key holds.
-  int64_t revision = 0;  // Of the group's key.
+  std::string text;      // The value of the group's key.
+  int64_t revision = 0;  // The revision of the group's key.
 };
 
 Refusal ReadRefusal(const TxnResponse& response, const EtcdKeys& keys) {
@@ -116,7 +116,7 @@ std::pair<Recorded, absl::Status> EtcdStore::Append(const Decision& decision) {
 
   TxnRequest request;
   RequireValue(request, keys_.identity, identity_);
-  // Without this a transaction that is late, and was repeated meanwhile, would erase later
+  // Without this condition a delayed transaction, which was repeated meanwhile, would erase later
   // decisions.
   RequireRevision(request, key, group.revision);
   AddPut(request, key, text);
@@ -128,22 +128,23 @@ std::pair<Recorded, absl::Status> EtcdStore::Append(const Decision& decision) {
     return {Recorded::kDurable, absl::OkStatus()};
   };
   const absl::Time deadline = SteadyNow() + patience_;
-  for (bool in_doubt = false;; in_doubt = true) {  // A try may have been done, or still will be.
+  // An earlier try may have taken effect, or may still do so.
+  for (bool in_doubt = false;; in_doubt = true) {
     const absl::StatusOr<TxnResponse> response = etcd_->Txn(request);
     if (response.ok() && response->succeeded()) return recorded(response->header().revision());
     if (response.ok()) {
       const Refusal found = ReadRefusal(*response, keys_);
       if (absl::StrContains(found.text, EncodeDecision(decision))) return recorded(found.revision);
       if (found.leader == identity_ && found.revision == 0 && group.revision != 0) {
-        groups_.erase(decision.group);  // Forget() has deleted it, and its answer was lost.
+        groups_.erase(decision.group);  // Forget() deleted the key, and its answer was lost.
         return Append(decision);
       }
       const absl::Status why =
           found.leader == identity_
               ? absl::DataLossError(absl::StrCat("etcd: key \"", key, "\" was changed by others"))
               : Deposed(found.leader);
-      // The leadership never comes back to this identity, so no earlier try can still succeed. Only
-      // if others have written the key meanwhile, one may have succeeded and be gone again.
+      // This identity never leads again, so no earlier try can still succeed. An earlier try may
+      // have succeeded and be overwritten only if other controllers have written the key meanwhile.
       if (!in_doubt || found.revision == group.revision) return {Recorded::kNotRecorded, why};
       return Fail(why);
     }
@@ -155,7 +156,7 @@ std::pair<Recorded, absl::Status> EtcdStore::Append(const Decision& decision) {
   }
 }
 
-// If the answer is lost, the key may be gone: Append() finds out.
+// If the answer is lost, the key may or may not exist; Append() handles both.
 void EtcdStore::Forget(const std::string& group) {
   const auto found = groups_.find(group);
   if (broken_ || found == groups_.end()) return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The decisions to commit, in etcd.
+// Keeps the decisions to commit in etcd.
 #ifndef WAYBILL_CORE_CONTROL_ETCD_STORE_H_
 #define WAYBILL_CORE_CONTROL_ETCD_STORE_H_
 
@@ -20,21 +20,22 @@
 namespace waybill {
 
 // One key for each group holds its last decisions, as lines of text. The leader rewrites it with
-// each decision, in a transaction that requires that it still leads and that the key is as it was
-// last seen: neither a controller that was deposed nor a transaction that was late can change
+// each decision, in a transaction that requires that this controller still leads and that the key
+// has not changed since. So neither a deposed controller nor a delayed transaction can change
 // anything.
 class EtcdStore final : public DecisionStore {
  public:
-  // Reads the decisions of the controllers before this one. `identity` is that of the leader: of a
-  // Candidate that leads already. `patience` is how long an Append() goes on without an answer.
+  // Reads the decisions of earlier controllers. `identity` is that of a Candidate that leads.
+  // `patience` is how long Append() retries without an answer.
   //
-  // kDataLoss: what etcd has are not decisions; otherwise etcd did not answer within `patience`.
+  // kDataLoss: a value in etcd is not a list of decisions. Any other error: etcd did not answer
+  // within `patience`.
   static absl::StatusOr<std::unique_ptr<EtcdStore>> Open(
       std::shared_ptr<Etcd> etcd, const std::string& job, const std::string& identity,
       absl::Duration patience = absl::Seconds(2));
 
-  // kNotRecorded: another controller leads (kFailedPrecondition), or etcd has refused to write.
-  // kUnknown: etcd did not say whether it has recorded the decision.
+  // kNotRecorded: another controller leads (kFailedPrecondition), or etcd refused the write.
+  // kUnknown: etcd did not answer whether it recorded the decision.
   std::pair<Recorded, absl::Status> Append(const Decision& decision) override;
 
   void Forget(const std::string& group) override;
@@ -44,7 +45,7 @@ class EtcdStore final : public DecisionStore {
  private:
   struct Group {
     std::vector<Decision> last;
-    int64_t revision = 0;  // Of the group's key; 0: it does not exist.
+    int64_t revision = 0;  // The revision of the group's key; 0 if the key does not exist.
   };
 
   EtcdStore(std::shared_ptr<Etcd> etcd, const std::string& job, std::string identity,

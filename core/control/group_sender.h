@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The engine that sends to one group, told what the controller's messages say.
+// The engine that sends to one group, with the controller's messages converted to calls.
 #ifndef WAYBILL_CORE_CONTROL_GROUP_SENDER_H_
 #define WAYBILL_CORE_CONTROL_GROUP_SENDER_H_
 
@@ -19,13 +19,14 @@ namespace waybill {
 
 class GroupSender {
  public:
-  // As SenderEngine::Create() has them.
+  // See SenderEngine::Create().
   GroupSender(Fabric* fabric, StagingArea* area, SenderEngine::EventSink sink)
       : engine_(SenderEngine::Create(fabric, area, std::move(sink))) {}
 
   SenderEngine& engine() const { return *engine_; }
 
-  // As the engine's functions of these names. `plan` has been checked.
+  // Convert the messages and call the engine's functions of these names. `plan` must have been
+  // checked.
   absl::StatusOr<proto::Offers> SetPlan(TermPlan plan, std::vector<MemorySpan> sources);
   absl::Status Connect(const proto::Connect& connect);
   absl::Status SetBufferAddress(uint32_t worker, uint32_t buffer_index,

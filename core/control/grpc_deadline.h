@@ -11,7 +11,7 @@
 
 namespace waybill {
 
-// Returns a time of SteadyNow() as gRPC takes it.
+// Converts a time of SteadyNow() to a gRPC deadline.
 inline gpr_timespec ToGrpcDeadline(absl::Time deadline) {
   const timespec time = absl::ToTimespec(deadline);
   return {.tv_sec = time.tv_sec,

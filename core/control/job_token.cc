@@ -35,8 +35,8 @@ absl::Status Refusal(const std::string& path, absl::string_view why) {
       absl::StrCat("no token is given, and the user's own, ", path, ", ", why, kRemedy));
 }
 
-// Makes the file, unless there is one. Only one process's file gets the name, with its whole
-// content, because link() replaces nothing.
+// Creates the file unless it exists. Only one process's file gets the name, and with its whole
+// content, because link() does not replace a file.
 absl::Status Make(const std::string& path) {
   WAYBILL_ASSIGN_OR_RETURN(const std::string token, net::RandomSecret());
   WAYBILL_ASSIGN_OR_RETURN(const uint64_t unique, RandomBits());
@@ -61,7 +61,7 @@ absl::StatusOr<std::string> UsersToken() {
                                                    kRemedy));
   }
   const std::string path = folder + "/token";
-  std::error_code ignored;  // Opening the file says what is wrong.
+  std::error_code ignored;  // Opening the file reports the error.
   std::filesystem::create_directories(folder, ignored);
   if (access(path.c_str(), F_OK) != 0) WAYBILL_RETURN_IF_ERROR(Make(path));
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
@@ -97,7 +97,7 @@ std::string StateFolder() {
 
 absl::StatusOr<std::string> JobToken(const std::string& given) {
   if (given.empty()) return UsersToken();
-  // Whoever reaches the controller's port can test guesses as fast as a computer computes.
+  // Anybody who reaches the controller's port can test guesses offline, at the speed of a computer.
   if (given.size() >= kLeastTokenBytes) return given;
   return absl::UnauthenticatedError(absl::StrCat("the token has ", given.size(), " bytes, and ",
                                                  kLeastTokenBytes, " are the least", kRemedy));

@@ -13,13 +13,14 @@ namespace waybill {
 
 constexpr size_t kLeastTokenBytes = 16;
 
-// "$XDG_STATE_HOME/waybill", by default ".local/state/waybill" in $HOME, or without that in the
-// user's home directory. Empty if the user has none.
+// Returns "$XDG_STATE_HOME/waybill", by default ".local/state/waybill" in $HOME, or in the user's
+// home directory if $HOME is not set. Empty if the user has no home directory.
 std::string StateFolder();
 
-// Returns `given`, or if it is empty, the user's own token: that of the file "token" in
-// StateFolder(), which only its owner can read. The first process that needs the file makes it.
-// kUnauthenticated: `given` is shorter than kLeastTokenBytes, or the file can't be made or trusted.
+// Returns `given`, or if it is empty, the user's own token, from the file "token" in StateFolder(),
+// which only its owner can read. The first process that needs the file creates it.
+// kUnauthenticated: `given` is shorter than kLeastTokenBytes, or the file cannot be created or
+// trusted.
 absl::StatusOr<std::string> JobToken(const std::string& given);
 
 }  // namespace waybill

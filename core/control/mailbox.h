@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Keeps the notices of a rank for callers that wait for them.
+// Collects the notices of a rank for callers that wait for them.
 #ifndef WAYBILL_CORE_CONTROL_MAILBOX_H_
 #define WAYBILL_CORE_CONTROL_MAILBOX_H_
 
@@ -31,7 +31,7 @@ class Mailbox {
     return ++last_token_;
   }
 
-  // Takes a notice from the rank.
+  // Adds a notice from the rank.
   void Put(const Notice& notice) {
     {
       const std::lock_guard lock(mutex_);
@@ -42,7 +42,8 @@ class Mailbox {
     changed_.notify_all();
   }
 
-  // Returns how the command ended. `stop` is called once if `cancel` is requested before.
+  // Waits for the command to end, and returns its status. `stop` is called once if `cancel` is
+  // requested before.
   absl::Status Await(uint64_t token, const std::stop_token& cancel = {},
                      const std::function<void()>& stop = nullptr) {
     const std::stop_callback on_cancel(cancel, [&] {
@@ -55,7 +56,7 @@ class Mailbox {
     return status;
   }
 
-  // Waits until `ready()`, which is called under the lock. False at the deadline.
+  // Waits until ready() returns true; it is called under the lock. Returns false at the deadline.
   template <typename Ready>
   bool AwaitUntil(absl::Time deadline, Ready ready) {
     std::unique_lock lock(mutex_);
@@ -66,7 +67,7 @@ class Mailbox {
     changed_.notify_all();
   }
 
-  // Why the controller dismissed this rank; OK if it has not. Under the lock.
+  // Returns why the controller dismissed this rank; OK if it has not. Call it under the lock.
   const absl::Status& end() const { return end_; }
 
  protected:
@@ -76,7 +77,7 @@ class Mailbox {
   std::mutex mutex_;
   std::condition_variable changed_;
   uint64_t last_token_ = 0;
-  std::map<uint64_t, absl::Status> ends_;  // By token: commands that have ended.
+  std::map<uint64_t, absl::Status> ends_;  // By token: the results of commands that have ended.
   absl::Status end_;
 };
 

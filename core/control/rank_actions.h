@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a rank needs from the program around it: a stream to the controller, and a user to tell.
+// What a rank needs from the program around it: a stream to the controller, and a sink for notices.
 #ifndef WAYBILL_CORE_CONTROL_RANK_ACTIONS_H_
 #define WAYBILL_CORE_CONTROL_RANK_ACTIONS_H_
 
@@ -9,13 +9,13 @@
 
 namespace waybill {
 
-// None of these may call the rank; what follows from a call is reported later.
+// None of these functions may call the rank. Results of a call are reported later.
 class RankActions {
  public:
   virtual ~RankActions() = default;
   // Opens a stream to the controller; OnStreamOpen() or OnStreamEnd() follows.
   virtual void OpenStream() = 0;
-  // Ends the stream after what was sent has left.
+  // Ends the stream once all sent messages have left.
   virtual void CloseStream() = 0;
   virtual void Send(proto::RankMessage message) = 0;
   virtual void Tell(Notice notice) = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What trainer_client.h and worker_client.h have in common: a rank on its progress thread, with a
+// The common part of trainer_client.h and worker_client.h: a rank on its progress thread, with a
 // gRPC stream to the controller.
 #ifndef WAYBILL_CORE_CONTROL_RANK_CLIENT_H_
 #define WAYBILL_CORE_CONTROL_RANK_CLIENT_H_
@@ -30,28 +30,29 @@
 
 namespace waybill {
 
-// The controller gives the process a rank that nobody has.
+// As RankIdentity::rank: the controller assigns a free rank.
 inline constexpr uint32_t kAnyRank = ~uint32_t{0};
 
-// A rank's identity, and where it belongs. Declared, never inferred.
+// A rank's identity, job and group. All of it is declared, never inferred.
 struct RankIdentity {
-  // Address and port. Where several controllers take turns, those of all of them, with commas.
+  // Address and port of the controller. If there are standbys, the addresses of all controllers,
+  // separated by commas.
   std::string controller = "127.0.0.1:7070";
   std::string job = "waybill";
   std::string token;                 // The job's secret.
   uint32_t rank = 0;                 // Or kAnyRank.
   uint32_t world = 1;                // The number of trainers, or of the group's workers.
-  std::string group{kDefaultGroup};  // Workers only; their ranks count within it.
-  // Workers only: once joined, the worker gets what its group has missed, from a group that shows
-  // it.
+  std::string group{kDefaultGroup};  // Workers only; ranks are numbered within the group.
+  // Workers only: after joining, the worker gets a version that its group has missed from a group
+  // that shows it.
   bool catch_up = true;
-  // Takes a line when the controller cannot be reached, and again when the reason changes. Called
-  // on the progress thread. May be empty.
+  // Called with a line of text when the controller cannot be reached, and again when the reason
+  // changes. Called on the progress thread. May be empty.
   std::function<void(absl::string_view)> warn = {};
 };
 
-// Takes a rank's notices on its progress thread. The sink must not wait. It may call the client,
-// except for Pause(), Resume() and the destructor, which wait for this thread.
+// Receives a rank's notices on its progress thread. The sink must not block. It may call the
+// client, except for Pause(), Resume() and the destructor, which wait for this thread.
 using NoticeSink = std::function<void(Notice)>;
 
 inline SessionOptions MakeSessionOptions(const RankIdentity& identity, Role role) {
@@ -69,7 +70,7 @@ inline SessionOptions MakeSessionOptions(const RankIdentity& identity, Role role
       .nics = {}};
 }
 
-// Rank is TrainerRank or WorkerRank. Everything of the rank runs on the progress thread.
+// `Rank` is TrainerRank or WorkerRank. All calls to the rank are made on the progress thread.
 template <typename Rank>
 class RankClient final : private RankActions {
  public:
@@ -105,11 +106,12 @@ class RankClient final : private RankActions {
     thread_->DoAndWait([&] { command(*rank_, SteadyNow()); });
   }
 
-  // Ends the thread and every stream; the rank stays, and can be asked. Again it does nothing.
+  // Ends the thread and every stream. The rank stays, and its getters can be called. A second call
+  // has no effect.
   void Stop() {
     if (thread_ == nullptr) return;
     thread_->DoAndWait([this] {
-      ++stream_number_;  // What comes from now on is nobody's.
+      ++stream_number_;  // Callbacks of older streams are ignored from now on.
       if (stream_ != nullptr) closing_.push_back(std::move(stream_));
     });
     closing_.clear();
@@ -123,7 +125,7 @@ class RankClient final : private RankActions {
  private:
   void OpenStream() override {
     const uint64_t number = ++stream_number_;
-    closing_.clear();  // These have ended: nothing is waited for.
+    closing_.clear();  // These streams have ended, so this does not wait.
     stream_.reset();
     thread_->Do([this, number] {
       if (number == stream_number_) rank_->OnStreamOpen(SteadyNow());
@@ -151,8 +153,8 @@ class RankClient final : private RankActions {
         });
   }
 
-  // Tells of attempts that fail. That a connection is lost which has worked is the session's to
-  // tell.
+  // Warns of a failed attempt to connect. The session reports the loss of a connection that has
+  // worked.
   void TellTrouble(const absl::Status& status) {
     const bool is_known = !trouble_ ? connected_ : *trouble_ == status.code();
     connected_ = false;
@@ -161,7 +163,8 @@ class RankClient final : private RankActions {
     warn_(absl::StrCat("cannot reach its controller, and tries again: ", status.message()));
   }
 
-  // Another controller may be waiting: a host that does not even refuse is not waited for as long.
+  // With several controllers the next one may be the leader, so a host that does not answer is
+  // given up sooner.
   absl::Duration ConnectPatience() const {
     return controllers_.size() > 1 ? absl::Seconds(5) : absl::Seconds(20);
   }
@@ -183,15 +186,15 @@ class RankClient final : private RankActions {
   const std::function<void(absl::string_view)> warn_;
   const std::unique_ptr<Fabric> fabric_;
   const NoticeSink sink_;
-  std::unique_ptr<Rank> rank_;  // On the progress thread, as is what follows.
+  std::unique_ptr<Rank> rank_;  // Used on the progress thread, like all members below.
   std::function<void(const Rank&)> stepped_;
   size_t next_controller_ = 0;
   uint64_t stream_number_ = 0;
   std::unique_ptr<RankStream> stream_;
   bool connected_ = false;  // The last stream brought messages.
-  // How the last attempt has failed, unless one has brought messages since.
+  // The error of the last attempt to connect; nullopt once messages have arrived.
   std::optional<absl::StatusCode> trouble_;
-  std::vector<std::unique_ptr<RankStream>> closing_;  // Ended, or letting what was sent leave.
+  std::vector<std::unique_ptr<RankStream>> closing_;  // Streams that have ended or are closing.
   std::unique_ptr<EngineThread> thread_;
 };
 

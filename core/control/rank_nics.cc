@@ -9,7 +9,7 @@
 namespace waybill {
 namespace {
 
-// The host is only a hint for preferences: which peers can be reached is tried out.
+// The host is only a hint for preferences. Whether a peer can be reached is tested by connecting.
 std::string OwnHostName() {
   char name[256] = {};
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "";

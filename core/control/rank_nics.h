@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The NICs of a rank, as its manifest declares them and as they change.
+// Lists the NICs of a rank, for its manifest and whenever they may have changed.
 #ifndef WAYBILL_CORE_CONTROL_RANK_NICS_H_
 #define WAYBILL_CORE_CONTROL_RANK_NICS_H_
 
@@ -21,12 +21,12 @@ EncodedManifest EncodeWithNics(Manifest manifest, const Fabric& fabric);
 
 proto::Nics ListNics(const Fabric& fabric);
 
-// Looks at the fabric's NICs once a second.
+// Lists the fabric's NICs once a second.
 class RankNics {
  public:
   explicit RankNics(const Fabric* fabric) : fabric_(*fabric) {}
 
-  // Returns the NICs if it is time to look at them.
+  // Returns the NICs if a second has passed since the last time, otherwise nullopt.
   std::optional<proto::Nics> Look(absl::Time now) {
     if (now < due_) return std::nullopt;
     due_ = now + absl::Seconds(1);

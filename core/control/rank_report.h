@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a rank reports about itself, as its user reads it and as the controller is told.
+// A rank's report about itself, for its user and for the controller.
 #ifndef WAYBILL_CORE_CONTROL_RANK_REPORT_H_
 #define WAYBILL_CORE_CONTROL_RANK_REPORT_H_
 
@@ -17,41 +17,41 @@
 
 namespace waybill {
 
-// The latest update is the one that was begun last; it may have failed.
+// The latest update is the update that was begun last. It may have failed.
 struct TrainerReport {
   uint64_t version = 0;        // The latest update's.
-  uint64_t planned_bytes = 0;  // Sent in every update of this plan.
+  uint64_t planned_bytes = 0;  // Bytes sent in every update of this plan.
   TransferCounts counts;       // The latest update's, so far.
-  TransferCounts total;        // Those of all updates that were sent before it.
+  TransferCounts total;        // The sum over all updates that were sent before the latest.
   StageSpans stages;           // The latest update's.
-  // When the parts of the latest update began on this rank.
+  // The times at which the parts of the latest update began on this rank.
   absl::Time published;  // publish() was called.
-  absl::Time started;    // START came: data moves from here on.
+  absl::Time started;    // START arrived, and data began to move.
   absl::Time sent;
-  absl::Duration enqueued;    // How long handing the plan to the engine took.
-  absl::Duration maxima_cpu;  // Processor time for working out maxima before they are traded.
+  absl::Duration enqueued;    // How long SenderEngine::Start() took, summed over the groups.
+  absl::Duration maxima_cpu;  // Processor time for computing maxima before they are traded.
   absl::Duration trade_cpu;   // Processor time for trading them.
   uint64_t ring_high_water_bytes = 0;
-  // Shards with NaNs or infinities among what the last update that was sent quantised.
+  // Shards with NaNs or infinities among the elements that the last sent update quantised.
   std::vector<NonFinite> nonfinite;
   std::vector<LaneReport> lanes;    // How each peer is reached.
-  std::vector<std::string> groups;  // Those in whose terms this rank's lanes carry.
+  std::vector<std::string> groups;  // The groups in whose terms this rank's lanes work.
 };
 
 struct WorkerReport {
   uint64_t version = 0;        // The latest update's.
-  uint64_t planned_bytes = 0;  // Received in every update of this plan.
+  uint64_t planned_bytes = 0;  // Bytes received in every update of this plan.
   uint64_t arrived_bytes = 0;  // The latest update's, so far.
   StageSpans stages;           // The latest update's.
   ReceiverCounts counts;
   std::vector<LaneReport> lanes;  // How each peer is reached.
-  // It voted for a version and lost the controller before it heard the decision.
+  // The worker voted for a version, and lost the controller before it learned the decision.
   bool in_doubt = false;
-  // Another group lends the version that this one has missed.
+  // Another group lends a version that this worker's group has missed.
   bool catching_up = false;
 };
 
-// What the controller is told, with the fabric's counters among the rank's own.
+// Encode a report for the controller, with the fabric's counters added to the rank's own.
 proto::RankReport EncodeReport(const TrainerReport& report, const Fabric& fabric);
 proto::RankReport EncodeReport(const WorkerReport& report, const Fabric& fabric);
 

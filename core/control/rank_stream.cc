@@ -34,16 +34,16 @@ class Stream final : public RankStream,
         on_messages_(std::move(on_messages)),
         on_end_(std::move(on_end)),
         frames_(kMostMessageBytes) {
-    const std::lock_guard lock(mutex_);  // The callbacks see what was written until here.
+    const std::lock_guard lock(mutex_);  // Makes the writes so far visible to the callbacks.
     stub_->async()->Attend(&context_, this);
-    AddHold();  // Writes come from outside of reactions.
+    AddHold();  // Needed because writes are started outside of callbacks.
     StartRead(&incoming_);
     StartCall();
   }
 
   ~Stream() override {
-    // The peer need not be reading. A stream that is cancelled takes with it what the peer has not
-    // read, so the peer is given time to end it.
+    // Give the peer time to end the stream, because cancelling drops messages that the peer has not
+    // read. The peer may have stopped reading.
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
     BeginClose();
     std::unique_lock lock(mutex_);
@@ -68,8 +68,8 @@ class Stream final : public RankStream,
     EndWritesIfDone(lock);
   }
 
-  // gRPC drops an exception of a callback, and the stream would never be read again: it ends the
-  // process with its message instead.
+  // gRPC swallows an exception of a callback, and would never read the stream again. Callbacks are
+  // noexcept, so that an exception ends the process with its message.
   void OnReadDone(bool ok) noexcept override {
     if (!ok) return Break();
     absl::StatusOr<std::vector<proto::ControllerMessage>> messages =
@@ -128,14 +128,14 @@ class Stream final : public RankStream,
   }
 
  private:
-  // Nothing is read any more: writes end too.
+  // The stream is not read any more, so writes end too.
   void Break() {
     std::unique_lock lock(mutex_);
     broken_ = true;
     EndWritesIfDone(lock);
   }
 
-  // Gives up the right to write once nothing is being written.
+  // Ends writing once no write is in progress.
   void EndWritesIfDone(std::unique_lock<std::mutex>& lock) {
     if (!(closing_ || broken_) || !outgoing_.empty() || std::exchange(released_, true)) return;
     const bool say_so = !broken_;
@@ -152,9 +152,9 @@ class Stream final : public RankStream,
   proto::ControllerFrame incoming_;
   IncomingFrames<proto::ControllerFrame> frames_;
   std::mutex mutex_;
-  bool heard_ = false;  // Guarded by mutex_, as is what follows.
+  bool heard_ = false;  // Guarded by mutex_, like all members below.
   std::condition_variable ended_;
-  OutgoingFrames<proto::RankFrame> outgoing_;  // The first one is being written.
+  OutgoingFrames<proto::RankFrame> outgoing_;  // The first frame is being written.
   absl::Status wrong_;
   bool closing_ = false;
   bool broken_ = false;
@@ -169,9 +169,9 @@ std::unique_ptr<RankStream> RankStream::Open(
     std::function<void(std::vector<proto::ControllerMessage>)> on_messages,
     std::function<void(absl::Status)> on_end) {
   grpc::ChannelArguments arguments;
-  // Each stream has a connection of its own: the session paces its attempts.
+  // Each stream has its own connection, because the session paces the attempts.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // gRPC derives from it how long it tries to connect.
+  // gRPC derives the time limit of an attempt to connect from this value.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
                    static_cast<int>(absl::ToInt64Milliseconds(connect_patience)));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);

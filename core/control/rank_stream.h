@@ -18,23 +18,23 @@ namespace waybill {
 // Thread-safe.
 class RankStream {
  public:
-  // Begins to connect, for `connect_patience` at most; what is sent meanwhile goes out once it is
-  // connected. `on_messages`, with some in order, and then once `on_end` with the reason, are
-  // called on gRPC's threads, one at a time. Returns null, after `on_end`, if there can be no
-  // stream.
+  // Begins to connect, for at most `connect_patience`. Messages that are sent meanwhile leave once
+  // the stream is connected. Calls `on_messages` with batches of messages in order, then `on_end`
+  // once with the reason; both on gRPC's threads, one at a time. Returns null, after `on_end`, if
+  // no stream can be made.
   static std::unique_ptr<RankStream> Open(
       const std::string& controller, const std::string& token, absl::Duration connect_patience,
       std::function<void(std::vector<proto::ControllerMessage>)> on_messages,
       std::function<void(absl::Status)> on_end);
 
-  // Ends the stream; returns when neither callback runs or will run any more. What was sent before
-  // arrives if the peer takes it within a second.
+  // Ends the stream, and returns once no callback is running or will run. Messages that were sent
+  // before arrive if the peer reads them within a second.
   virtual ~RankStream() = default;
 
-  // In order; dropped if the stream has ended.
+  // Sends messages in order. Drops the message if the stream has ended.
   virtual void Send(proto::RankMessage message) = 0;
 
-  // Lets what was sent leave, then ends this side. Returns at once.
+  // Ends this side of the stream once all sent messages have left. Returns at once.
   virtual void BeginClose() = 0;
 };
 

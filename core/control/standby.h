@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Answers in the place of a controller that does not lead.
+// Answers calls in place of a controller that does not lead.
 #ifndef WAYBILL_CORE_CONTROL_STANDBY_H_
 #define WAYBILL_CORE_CONTROL_STANDBY_H_
 
@@ -11,17 +11,18 @@
 
 namespace waybill {
 
-// Ends each call with kUnavailable, so that ranks try the next address, and says that this is a
-// standby and who leads. Serves from construction to destruction. Thread-safe.
+// Ends each call with kUnavailable, so that ranks try the next address, with an error that says
+// that this is a standby, and which controller leads. Serves from construction to destruction.
+// Thread-safe.
 class Standby {
  public:
-  // `address` and `token` are those of the controller that this process will be.
+  // `address` and `token` are those of the controller that this process becomes if it leads.
   static absl::StatusOr<std::unique_ptr<Standby>> Start(const std::string& address,
                                                         const std::string& token,
                                                         const std::string& job);
   virtual ~Standby() = default;
 
-  // An empty address: nobody leads, or it is not known who does.
+  // Sets the leader's address; empty if nobody leads or the leader is unknown.
   virtual void SetLeader(const std::string& address) = 0;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A controller's status, for programs. A rank's counters, stages and lanes are those of its last
-// report.
+// Encodes a controller's status as JSON, for programs. A rank's counters, stages and lanes come
+// from its last report.
 #ifndef WAYBILL_CORE_CONTROL_STATUS_JSON_H_
 #define WAYBILL_CORE_CONTROL_STATUS_JSON_H_
 
@@ -15,7 +15,7 @@ namespace waybill {
 
 std::string StatusToJson(const proto::StatusReply& status);
 
-// Returns a counter of a report, or 0 if it has none of that name.
+// Returns the counter `name` of a report, or 0 if the report does not have it.
 uint64_t CounterOf(const proto::RankReport& report, absl::string_view name);
 
 }  // namespace waybill

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Runs tasks one after the other, away from who asks for them.
+// Runs tasks one after the other, on a thread of its own.
 #ifndef WAYBILL_CORE_CONTROL_TASK_THREAD_H_
 #define WAYBILL_CORE_CONTROL_TASK_THREAD_H_
 
@@ -15,7 +15,7 @@ namespace waybill {
 class TaskThread {
  public:
   TaskThread() : thread_([this] { Main(); }) {}
-  // Drops what was not begun; waits for what was.
+  // Drops tasks that have not begun, and waits for a task that has.
   ~TaskThread() {
     {
       const std::lock_guard lock(mutex_);

@@ -16,10 +16,10 @@ namespace waybill {
 class Trainer::Mailbox final : public waybill::Mailbox {
  public:
   // Under the lock.
-  uint64_t version = 0;  // Published last.
+  uint64_t version = 0;  // The version that was published last.
   bool left = false;
-  bool arrived = false;  // Groups wait for the word on that version.
-  // The first error of that version's outcomes, all of which are known; null while they are not.
+  bool arrived = false;  // Groups wait for Decide() on that version.
+  // The first error among the version's outcomes; null until all outcomes are known.
   std::optional<absl::Status> decided;
   std::map<std::string, GroupOutcome> outcomes;
 

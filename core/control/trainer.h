@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A trainer whose calls wait: for programs and tests in C++.
+// A trainer with blocking calls, for programs and tests in C++.
 #ifndef WAYBILL_CORE_CONTROL_TRAINER_H_
 #define WAYBILL_CORE_CONTROL_TRAINER_H_
 
@@ -22,31 +22,32 @@ namespace waybill {
 struct PublishOptions {
   absl::Duration timeout = kPublishTimeout;
   Digests digests = Digests::kOn;
-  // If NaNs or infinities are among what is quantised, no group shows the version: Publish() is
-  // kInvalidArgument and names the tensors.
+  // If the quantised elements include NaNs or infinities, no group shows the version, and Publish()
+  // returns kInvalidArgument and names the tensors.
   bool fail_on_nonfinite = false;
-  // The tensors do not change before Release(): groups that have missed the version get it.
+  // Holds the version: the tensors do not change before Release(), so that groups which have missed
+  // the version can get it.
   bool hold = false;
-  // Groups that have all of it wait for Decide(), at most until `timeout` is over. Every trainer
-  // publishes the version alike.
+  // Groups that have received the whole version wait for Decide(), at most until `timeout` is over.
+  // All trainers must publish the version with the same value.
   bool hold_commit = false;
-  // Once a stop is requested no group shows the version because of this publish, unless it is sent
-  // already; Publish() returns kCancelled within a second or so.
+  // Once a stop is requested, no group shows the version because of this publish, unless it has
+  // been sent already. Publish() returns kCancelled within about a second.
   std::stop_token cancel = {};
 };
 
-// What became of a version in one group.
+// The outcome of a version in one group.
 struct GroupOutcome {
   std::string group;
   bool committed = false;
-  absl::Status status;  // Why not; or what went wrong after the decision.
+  absl::Status status;  // Why the version was not committed, or the error after the decision.
 };
 
 struct TrainerOptions {
   RankIdentity identity;
   SenderEngineOptions engine;
   absl::Duration join_timeout = kJoinTimeout;
-  // Once a stop is requested, joining ends in kCancelled.
+  // Once a stop is requested, Join() returns kCancelled.
   std::stop_token cancel = {};
   // Called with every notice, on the progress thread.
   NoticeSink on_notice = nullptr;
@@ -55,7 +56,7 @@ struct TrainerOptions {
 // Thread-safe; one publish at a time.
 class Trainer {
  public:
-  // As TrainerClient::Create() and Join(); returns once the rank has joined.
+  // See TrainerClient::Create() and Join(). Returns once the rank has joined.
   static absl::StatusOr<std::unique_ptr<Trainer>> Join(const TrainerOptions& options,
                                                        const Manifest& manifest,
                                                        std::vector<MemorySpan> regions,
@@ -65,24 +66,24 @@ class Trainer {
   // Returns once the version is SENT, not committed; see TrainerClient::Publish().
   absl::Status Publish(uint64_t version, const PublishOptions& options);
 
-  // Returns once every group that has not given the last published version up has all of it, and
-  // waits for Decide(). kDeadlineExceeded: not within `timeout`. Otherwise, if no group waits for
-  // it any more, the reason.
+  // Returns once every group that has not given up the last published version has received all of
+  // it and waits for Decide(). kDeadlineExceeded: `timeout` is over. Any other error is the reason
+  // why no group waits any more.
   absl::Status AwaitArrived(absl::Duration timeout);
-  // Says whether groups are to show the version that AwaitArrived() has waited for: OK, or why not.
-  // The first word of any trainer counts.
+  // Decides whether groups show the version for which AwaitArrived() waited: OK, or the reason why
+  // not. The first decision of any trainer counts.
   void Decide(const absl::Status& word);
 
-  // Returns what became of the last published version, one outcome for each group, once all have
-  // decided and shown it, or the publish has failed. kDeadlineExceeded: they have not; kCancelled:
+  // Returns the outcome of the last published version in each group, once every group has decided
+  // and shown it, or the publish has failed. kDeadlineExceeded: a group has not; kCancelled:
   // `cancel` was requested.
   absl::StatusOr<std::vector<GroupOutcome>> AwaitOutcome(absl::Duration timeout,
                                                          const std::stop_token& cancel = {});
 
-  // Ends the hold of a version, if there is one; nothing reads the tensors when it returns.
+  // Ends the hold of a version, if there is one. Nothing reads the tensors once it returns.
   absl::Status Release();
 
-  // Leaves the job. Nothing reads the regions afterwards. Again it does nothing.
+  // Leaves the job. Nothing reads the regions afterwards. A second call has no effect.
   void Leave();
 
   TrainerReport report() const { return client_->report(); }

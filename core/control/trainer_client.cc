@@ -15,7 +15,8 @@ class Client final : public TrainerClient {
   Client(const RankIdentity& identity, std::unique_ptr<Fabric> fabric, NoticeSink sink)
       : client_(identity, std::move(fabric), [this, sink = std::move(sink)](Notice notice) {
           if (destroying_) return;
-          Publish(client_.rank());  // Whoever gets the notice finds it in the report.
+          // The report must contain the event before the notice is delivered.
+          Publish(client_.rank());
           sink(std::move(notice));
         }) {}
 
@@ -67,7 +68,7 @@ class Client final : public TrainerClient {
   }
 
  private:
-  // Copies what changed to where other threads read it.
+  // Copies changed parts of the report to the copy that other threads read.
   void Publish(const TrainerRank& rank) {
     const bool changed = rank.report_changes() != copied_changes_;
     const TransferCounts counts = rank.counts();
@@ -80,10 +81,11 @@ class Client final : public TrainerClient {
 
   mutable std::mutex mutex_;
   TrainerReport report_;     // Guarded by mutex_.
-  bool destroying_ = false;  // On the progress thread, as is what follows.
+  bool destroying_ = false;  // Used on the progress thread, like all members below.
   uint64_t copied_changes_ = ~uint64_t{0};
   TransferCounts copied_counts_;
-  RankClient<TrainerRank> client_;  // Last: its thread ends before what it uses.
+  // Last, so that its thread ends before the other members are destroyed.
+  RankClient<TrainerRank> client_;
 };
 
 }  // namespace

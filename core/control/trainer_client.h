@@ -18,45 +18,46 @@
 
 namespace waybill {
 
-// Thread-safe. No command waits: each is answered by the notice of its kind with its token.
+// Thread-safe. No command blocks: each is answered by the notice of its kind with its token.
 class TrainerClient {
  public:
-  // `regions`: the memory of each region of the manifest; it outlives the client, or Leave() and
-  // kLeft. Nothing is opened before Join().
+  // `regions`: the memory of each region of the manifest. It must stay valid until the client is
+  // destroyed, or until kLeft after Leave(). Nothing is opened before Join().
   static absl::StatusOr<std::unique_ptr<TrainerClient>> Create(
       const RankIdentity& identity, const SenderEngineOptions& engine, const Manifest& manifest,
       std::vector<MemorySpan> regions, std::unique_ptr<Fabric> fabric, NoticeSink sink);
-  // Leaves the job if it has not; no notice comes afterwards.
+  // Leaves the job if Leave() was not called. No notice follows the destructor.
   virtual ~TrainerClient() = default;
 
-  // kJoined follows once all ranks of the job are there and every lane carries, or by the deadline.
+  // Joins the job. kJoined follows once all ranks of the job have joined and every lane works, or
+  // by the deadline.
   //
-  // kUnavailable: no controller; kUnauthenticated: the controller has another token;
-  // kAlreadyExists: this rank is there; kDeadlineExceeded: names who is missing; kInvalidArgument:
-  // the manifests do not fit together.
+  // kUnavailable: no controller answers; kUnauthenticated: the controller has another token;
+  // kAlreadyExists: the rank is taken; kDeadlineExceeded: names the missing ranks;
+  // kInvalidArgument: the manifests do not fit together.
   virtual void Join(uint64_t token, absl::Time deadline) = 0;
 
-  // Sends a version; kPublished follows. The tensors must not change before it, and may afterwards,
-  // however it ends, unless the version is held. Every trainer of the job publishes the same
-  // versions.
+  // Sends a version; kPublished follows. The tensors must not change before kPublished. They may
+  // change afterwards, whether the publish succeeded or not, unless the version is held. All
+  // trainers of the job must publish the same versions.
   //
-  // kFailedPrecondition: the version is not later than earlier ones, or a version is still held.
-  // After this or any other error no group shows the version because of this publish, except with
-  // until_committed: an error may then come after the version is sent, and groups may show it.
+  // kFailedPrecondition: the version is not greater than all earlier ones, or a version is still
+  // held. After any error no group shows the version because of this publish, except with
+  // until_committed: the error may then come after the version was sent, and groups may show it.
   virtual void Publish(uint64_t token, const PublishCommand& command) = 0;
-  // Lets the publish with this token go on, if what PublishCommand::waits_for names is done, or
-  // ends it with the error.
+  // Lets the publish with this token continue if `done` is OK, that is, if the event that
+  // PublishCommand::waits_for names has happened; otherwise ends the publish with the error.
   virtual void Proceed(uint64_t token, const absl::Status& done) = 0;
   // Ends the hold of the last version that was published with PublishCommand::hold; kReleased
   // follows, after which nothing reads the tensors.
   virtual void Release(uint64_t token) = 0;
-  // Says whether groups are to show a version that was published with PublishCommand::hold_commit:
-  // OK after kArrived, or why not; see TrainerSession::Decide().
+  // Decides whether groups show a version that was published with PublishCommand::hold_commit: OK
+  // after kArrived, or the reason why not. See TrainerSession::Decide().
   virtual void Decide(uint64_t version, const absl::Status& word) = 0;
   virtual void Cancel(uint64_t token) = 0;
 
-  // Leaves the job; what is being published ends in kCancelled. Nothing reads the regions after
-  // kLeft.
+  // Leaves the job. Publishes that are going on end with kCancelled. Nothing reads the regions
+  // after kLeft.
   virtual void Leave(uint64_t token) = 0;
 
   virtual TrainerReport report() const = 0;

@@ -98,7 +98,7 @@ void TrainerRank::Step(absl::Time now) {
   for (bool again = true; again;) {
     const uint64_t before = staging_->slots().changes();
     for (auto& [name, group] : groups_) group.sender->engine().Step();
-    // A slot that one engine gives back is what another waits for, perhaps.
+    // Another engine may be waiting for a slot that this engine has freed.
     again = groups_.size() > 1 && staging_->slots().changes() != before;
   }
   HandleEvents(now);
@@ -153,17 +153,17 @@ void TrainerRank::UpdateReport() {
   }
 }
 
-// --- what the session decides ---
+// --- commands of the session ---
 
 absl::StatusOr<proto::Offers> TrainerRank::SetPlan(TermPlan plan) {
-  // Whoever plays the controller does not reach beyond what this rank has lent.
+  // An impostor of the controller must not get at memory beyond the tensors that this rank has
+  // registered.
   WAYBILL_RETURN_IF_ERROR(CheckRankPlan(plan.routes, manifest_, Role::kTrainer));
   Group& group = groups_[plan.group];
   if (group.sender == nullptr) {
     group.sender = std::make_unique<GroupSender>(
-        &fabric_, staging_.get(), [this, name = plan.group](const SenderEvent& event) {
-          events_.emplace_back(name, event);
-        });
+        &fabric_, staging_.get(),
+        [this, name = plan.group](const SenderEvent& event) { events_.emplace_back(name, event); });
   }
   group.connected = false;
   group.planned_bytes = plan.routes.routes.total_bytes();
@@ -181,7 +181,7 @@ absl::Status TrainerRank::SetBufferAddress(const std::string& group, uint32_t wo
   return groups_.at(group).sender->SetBufferAddress(worker, buffer_index, buffer);
 }
 
-// Adds nothing if the tensors cannot be read: START fails then, and names them.
+// Adds nothing if the tensors cannot be read. START then fails and names them.
 void TrainerRank::Sample(uint64_t version, proto::Publish& publish) {
   if (!staging_->RenewSources().ok()) return;
   const absl::StatusOr<std::vector<ReplicaSample::Digest>> sample = sample_->Take(version);
@@ -216,7 +216,7 @@ void TrainerRank::ForgetGroup(const std::string& group) {
   UpdateReport();
 }
 
-// --- what the engines report ---
+// --- events of the engines ---
 
 void TrainerRank::HandleEvents(absl::Time now) {
   now_ = now;
@@ -237,7 +237,7 @@ void TrainerRank::Handle(const std::string& name, const SenderEvent& event, absl
       UpdateReport();
       return session_.OnConnected(name, group.lanes);
     case SenderEvent::Kind::kPeerFailed:
-      if (group.connected) session_.OnNics(ListNics(fabric_));  // Before the plan that follows.
+      if (group.connected) session_.OnNics(ListNics(fabric_));  // Before the new plan that follows.
       return session_.OnLaneFailed(name, event.peer, event.status);
     case SenderEvent::Kind::kRefused:
       return session_.OnRefused(name, event.status.ok() ? DescribeNonFinite(group) : event.status);

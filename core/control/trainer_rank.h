@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A trainer without threads and sockets: its session, and an engine for each group, which carry out
-// what the session decides.
+// A trainer without threads and sockets: its session, and one engine per group, which execute the
+// session's commands.
 //
-// The program around it (trainer_client.h, or a simulation) brings a fabric, a stream, a thread and
-// the time.
+// The program around it (trainer_client.h, or a simulation) provides a fabric, a stream, a thread
+// and the time.
 #ifndef WAYBILL_CORE_CONTROL_TRAINER_RANK_H_
 #define WAYBILL_CORE_CONTROL_TRAINER_RANK_H_
 
@@ -35,8 +35,8 @@ namespace waybill {
 // Not thread-safe.
 class TrainerRank final : private TrainerHost {
  public:
-  // `regions`: the memory of each region of the manifest. It, the fabric and `actions` outlive the
-  // rank.
+  // `regions`: the memory of each region of the manifest. The memory, the fabric and `actions` must
+  // outlive the rank.
   static absl::StatusOr<std::unique_ptr<TrainerRank>> Create(SessionOptions options,
                                                              const SenderEngineOptions& engine,
                                                              Manifest manifest,
@@ -57,17 +57,18 @@ class TrainerRank final : private TrainerHost {
   void OnStreamEnd(const absl::Status& status, absl::Time now);
   void OnMessage(const proto::ControllerMessage& message, absl::Time now);
 
-  // Does what can be done now.
+  // Makes progress.
   void Step(absl::Time now);
-  // Step() has something to do then, whatever the fabric says.
+  // Returns the time at which Step() must be called again, even without events of the fabric.
   absl::Time next_deadline() const;
 
   const TrainerSession& session() const { return session_; }
-  // The counts and stages of the update at hand are as of now.
+  // Returns the report, with the current update's counts and stages up to now.
   TrainerReport report() const;
-  // Counts what changed in the report besides those.
+  // Returns the number of changes of the report so far, other than of the current update's counts
+  // and stages.
   uint64_t report_changes() const { return report_changes_; }
-  // Returns what has moved of the update at hand, to all groups.
+  // Returns the current update's counts so far, summed over all groups.
   TransferCounts counts() const;
 
  private:
@@ -96,19 +97,19 @@ class TrainerRank final : private TrainerHost {
   void StopNow(const std::string& group) override { groups_.at(group).sender->engine().StopNow(); }
   void ForgetGroup(const std::string& group) override;
 
-  // One group, as this trainer sends to it.
+  // The state that this trainer keeps of one group.
   struct Group {
     std::unique_ptr<GroupSender> sender;
     uint64_t planned_bytes = 0;
     bool connected = false;
-    uint64_t version = 0;  // The last one that was begun.
+    uint64_t version = 0;  // The version of the last update that was begun.
     std::vector<LaneReport> lanes;
   };
 
   void PollFabric();
-  // Adds up over the groups what does not change during an update.
+  // Sums over all groups the parts of the report that do not change during an update.
   void UpdateReport();
-  // Hands the engines' events to the session, until there are none.
+  // Hands the engines' events to the session until none are left.
   void HandleEvents(absl::Time now);
   void Handle(const std::string& name, const SenderEvent& event, absl::Time now);
   void NoteSent(const Group& group, const SenderEvent& event, absl::Time now);
@@ -124,7 +125,7 @@ class TrainerRank final : private TrainerHost {
   std::unique_ptr<ReplicaSample> sample_;
   std::map<std::string, Group> groups_;
   std::vector<FabricEvent> fabric_events_;
-  std::deque<std::pair<std::string, SenderEvent>> events_;  // With the group that each is about.
+  std::deque<std::pair<std::string, SenderEvent>> events_;  // Each with its group.
   absl::Time now_;
   TrainerReport report_;
   uint64_t report_changes_ = 0;

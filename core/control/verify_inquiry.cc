@@ -10,7 +10,7 @@
 namespace waybill {
 namespace {
 
-// A worker names eight pieces at most.
+// A worker's answer names at most eight pieces.
 constexpr size_t kMostErrorBytes = 64 << 10;
 
 }  // namespace

@@ -25,7 +25,7 @@ class Worker::Mailbox final : public waybill::Mailbox {
     const std::lock_guard lock(answers_->mutex);
     answers_->client = client;
   }
-  // No handler runs any more when this returns.
+  // Stops the handler. When it returns, no handler runs any more.
   void EndNotices() {
     SetClient(nullptr);
     notices_.reset();
@@ -46,7 +46,7 @@ class Worker::Mailbox final : public waybill::Mailbox {
     notices_->Do([this, notice, answer] { options_.handler(notice, answer); });
   }
 
-  // Answers may be given when the worker is gone.
+  // Answers may arrive after the worker is destroyed.
   struct Answers {
     std::mutex mutex;
     WorkerClient* client = nullptr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A worker whose calls wait: for programs and tests in C++.
+// A worker with blocking calls, for programs and tests in C++.
 #ifndef WAYBILL_CORE_CONTROL_WORKER_H_
 #define WAYBILL_CORE_CONTROL_WORKER_H_
 
@@ -23,12 +23,12 @@ struct WorkerOptions {
   RankIdentity identity;
   ReceiverEngineOptions engine;
   absl::Duration join_timeout = kJoinTimeout;
-  // Once a stop is requested, joining ends in kCancelled.
+  // Once a stop is requested, Join() returns kCancelled.
   std::stop_token cancel = {};
   // Called with kPrepare, kArrived, kCommit and kAbort, one at a time, on a thread of its own. The
-  // update waits, within its deadline, until `answer` is called, by any thread, once; if the update
-  // was given up meanwhile, or for kAbort, that does nothing. Without a handler everything is
-  // accepted at once.
+  // update waits, within its deadline, until `answer` is called once, on any thread. The answer has
+  // no effect for kAbort, or if the update was given up meanwhile. Without a handler every notice
+  // is accepted at once.
   using Answer = std::function<void(absl::Status)>;
   std::function<void(const Notice&, Answer answer)> handler = nullptr;
   // Called with every notice, on the progress thread.
@@ -38,28 +38,28 @@ struct WorkerOptions {
 // Thread-safe.
 class Worker {
  public:
-  // As WorkerClient::Create() and Join(); returns once the rank has joined.
+  // See WorkerClient::Create() and Join(). Returns once the rank has joined.
   static absl::StatusOr<std::unique_ptr<Worker>> Join(const WorkerOptions& options,
                                                       Manifest manifest,
                                                       const std::vector<MemorySpan>& user_regions,
                                                       std::unique_ptr<Fabric> fabric);
   ~Worker();
 
-  // Leaves the job. Afterwards nobody writes to any memory of this worker's; what is shown can
-  // still be read. Again it does nothing.
+  // Leaves the job. Afterwards no rank writes to this worker's memory. The shown version can still
+  // be read. A second call has no effect.
   void Leave();
 
   absl::StatusOr<Snapshot> TakeSnapshot(absl::string_view holder) {
     return client_->TakeSnapshot(holder);
   }
-  // As ReceiverEngine::Verify().
+  // See ReceiverEngine::Verify().
   absl::StatusOr<uint64_t> Verify() { return client_->Verify(); }
   uint64_t shown_version() const { return client_->shown_version(); }
   bool dirty() const { return client_->dirty(); }
   WorkerReport report() const { return client_->report(); }
 
-  // Returns once a version of at least `version` is shown. kDeadlineExceeded; or why the controller
-  // dismissed this rank.
+  // Waits until `version` or a later version is shown. kDeadlineExceeded: `timeout` is over. Any
+  // other error is the reason why the controller dismissed this rank.
   absl::Status AwaitShown(uint64_t version, absl::Duration timeout);
 
  private:

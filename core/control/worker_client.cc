@@ -20,15 +20,16 @@ class Client final : public WorkerClient {
  public:
   Client(const RankIdentity& identity, std::unique_ptr<Fabric> fabric, NoticeSink sink)
       : client_(identity, std::move(fabric), [this, sink = std::move(sink)](Notice notice) {
-          // Nobody writes to this worker's memory once it has left.
+          // No rank may write to this worker's memory after it has left.
           if (notice.kind == Notice::Kind::kLeft) {
-            verification_ = {};  // The memory may be gone next.
+            verification_ = {};  // The memory may be unmapped after kLeft.
             client_.rank().CloseLanes();
             if (!std::exchange(has_left_, true)) left_.set_value();
           }
           if (destroying_) return;
           if (notice.kind == Notice::Kind::kVerify) return BeginVerifying(notice.token);
-          Publish(client_.rank());  // Whoever gets the notice finds it in the report.
+          // The report must contain the event before the notice is delivered.
+          Publish(client_.rank());
           sink(std::move(notice));
         }) {}
 
@@ -65,8 +66,8 @@ class Client final : public WorkerClient {
     client_.Do([=](WorkerRank& rank, absl::Time now) { rank.Leave(token, now); });
   }
 
-  // Whoever asks what is shown does not keep an engine from pausing. The progress thread does not
-  // wait for the verification to stop.
+  // Stops a verification for the controller, whose snapshot would keep the engine from pausing. The
+  // progress thread does not wait for its end.
   absl::Status Pause() override {
     std::jthread stopped;
     client_.DoAndWait([&](WorkerRank&, absl::Time) {
@@ -97,7 +98,7 @@ class Client final : public WorkerClient {
   }
 
  private:
-  // Answers the controller from a thread of its own; one at a time.
+  // Verifies for the controller on a thread of its own, one request at a time.
   void BeginVerifying(uint64_t request) {
     const auto answer = [this, request](const Comparison& comparison, absl::Duration took) {
       proto::Verified verified;
@@ -117,18 +118,18 @@ class Client final : public WorkerClient {
     verification_ = std::jthread([this, answer](const std::stop_token& stop) {
       const absl::Time began = SteadyNow();
       const Comparison comparison = client_.rank().CompareShown(stop);
-      verifying_ = false;  // First, for the answer may bring the next request.
+      verifying_ = false;  // Before the answer, which may bring the next request.
       answer(comparison, SteadyNow() - began);
     });
   }
 
-  // A copy for every chunk would cost more than the chunk.
+  // Copying the report for every chunk would cost more than the chunk.
   bool HasComeFurther(const WorkerRank& rank) const {
     constexpr uint64_t kSteps = 128;
     const uint64_t further = rank.arrived_bytes() - copied_bytes_;
     return further > rank.planned_bytes() / kSteps;
   }
-  // Copies what changed to where other threads read it.
+  // Copies changed parts of the report to the copy that other threads read.
   void Publish(const WorkerRank& rank) {
     const bool changed = rank.report_changes() != copied_changes_;
     if (!changed && !HasComeFurther(rank) && rank.session().in_doubt() == copied_doubt_ &&
@@ -146,16 +147,17 @@ class Client final : public WorkerClient {
   std::atomic<bool> verifying_ = false;
   mutable std::mutex mutex_;
   WorkerReport report_;                     // Guarded by mutex_.
-  uint64_t copied_changes_ = ~uint64_t{0};  // On the progress thread, as is what follows.
+  uint64_t copied_changes_ = ~uint64_t{0};  // Used on the progress thread, like all members below.
   bool destroying_ = false;
   bool has_left_ = false;
   std::promise<void> left_;
-  int pausing_ = 0;            // Calls of Pause() that stop a verification.
-  std::jthread verification_;  // The last one; it has ended before kLeft is told.
+  int pausing_ = 0;            // The number of Pause() calls that wait for a verification to stop.
+  std::jthread verification_;  // The latest verification, which ends before kLeft is delivered.
   uint64_t copied_bytes_ = 0;
   bool copied_doubt_ = false;
   bool copied_catching_up_ = false;
-  RankClient<WorkerRank> client_;  // Last: its thread ends before what it uses.
+  // Last, so that its thread ends before the other members are destroyed.
+  RankClient<WorkerRank> client_;
 };
 
 }  // namespace

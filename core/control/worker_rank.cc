@@ -118,7 +118,7 @@ void WorkerRank::StepEngines(absl::Time now) {
   for (bool again = !loans_.empty(); again;) {
     const uint64_t before = staging_->slots().changes();
     for (auto& [group, loan] : loans_) loan.sender->engine().Step();
-    // A slot that one engine gives back is what another waits for, perhaps.
+    // Another engine may be waiting for a slot that this engine has freed.
     again = loans_.size() > 1 && staging_->slots().changes() != before;
   }
 }
@@ -138,7 +138,7 @@ WorkerReport WorkerRank::report() const {
   return report;
 }
 
-// --- what the session decides ---
+// --- commands of the session ---
 
 void WorkerRank::Tell(Notice notice) {
   ++report_changes_;
@@ -151,7 +151,7 @@ absl::StatusOr<proto::Offers> WorkerRank::SetPlan(TermPlan plan) {
   engine_->RelayBy(nullptr);
   relay_.reset();
   ForgetGroup(plan.group);
-  // Whoever plays the controller does not reach beyond what this rank holds.
+  // An impostor of the controller must not get at memory beyond the regions of this rank.
   const bool lent = !plan.lender.empty();
   WAYBILL_RETURN_IF_ERROR(
       CheckRankPlan(plan.routes, lent ? Verbatim(manifest_) : manifest_, Role::kWorker));
@@ -175,7 +175,7 @@ absl::StatusOr<proto::Offers> WorkerRank::SetPlan(TermPlan plan) {
   return offers;
 }
 
-// Takes a hold on what is shown, which is to be the version that is asked for.
+// Takes a snapshot of the shown version, which must be the version to lend.
 absl::StatusOr<proto::Offers> WorkerRank::SetLoan(TermPlan plan) {
   WAYBILL_RETURN_IF_ERROR(CheckRankPlan(plan.routes, Verbatim(manifest_), Role::kTrainer));
   ForgetGroup(plan.group);
@@ -194,7 +194,8 @@ absl::StatusOr<proto::Offers> WorkerRank::SetLoan(TermPlan plan) {
   GroupSender& sender = MakeSender(group);
   loans_.at(group).snapshot = std::move(snapshot);
   absl::StatusOr<proto::Offers> offers = sender.SetPlan(std::move(plan), std::move(sources));
-  if (!offers.ok()) ForgetGroup(group);  // The session has no such term, so nobody else ends it.
+  // The session has no such term, so it will not end the loan.
+  if (!offers.ok()) ForgetGroup(group);
   return offers;
 }
 
@@ -216,7 +217,7 @@ std::vector<MemorySpan> WorkerRank::Spans(const Snapshot& snapshot) const {
   std::vector<MemorySpan> spans;
   for (uint32_t r = 0; r < manifest_.region_count(); ++r) {
     const absl::Span<const std::byte> region = snapshot.region(r);
-    // They are only read.
+    // The spans are only read.
     spans.push_back({.kind = engine_->shown_kind(r),
                      .data = const_cast<std::byte*>(region.data()),
                      .size_bytes = region.size()});
@@ -237,14 +238,14 @@ absl::StatusOr<proto::Offers> WorkerRank::SetRelay(TermPlan plan) {
   WAYBILL_RETURN_IF_ERROR(MakeStaging());
   relay_ = {.routes = std::move(routes), .update = {}};
   engine_->RelayBy(&relay_->routes);
-  // Its memory may be paused now. Each update says where it is.
+  // This worker's memory may be paused now, so each update sets the sources.
   GroupSender& sender = MakeSender(plan.group);
   return sender.SetPlan(std::move(plan), std::vector<MemorySpan>(manifest_.region_count()));
 }
 
 SenderEngine& WorkerRank::RelayingEngine() { return loans_.at(session_.group()).sender->engine(); }
 
-// Relays an update as it arrives, or a version that is shown already from where it is shown.
+// Relays an update as it arrives, or a version that is shown already from the shown memory.
 absl::Status WorkerRank::StartRelaying(const UpdateId& update, const proto::Start& start) {
   if (relay_->sending) {
     relay_->next = {update, start};
@@ -288,7 +289,7 @@ void WorkerRank::ReleaseWhatArrived() {
   }
 }
 
-// Lanes on which it does not end are closed after a while: see Step().
+// Stops relaying. Lanes on which writes do not end are closed after a while, in Step().
 void WorkerRank::StopRelaying(uint64_t epoch, uint32_t sequence) {
   stopping_.insert({epoch, sequence});
   if (!relay_) return;
@@ -344,7 +345,7 @@ void WorkerRank::Prepare(const UpdateId& update, bool digests_off, absl::Time de
   engine_->Prepare(update, digests_off ? Digests::kOff : Digests::kOn, deadline);
 }
 
-// --- what the engine reports ---
+// --- events of the engine ---
 
 void WorkerRank::HandleEvents(absl::Time now) {
   while (!events_.empty()) {
@@ -412,7 +413,7 @@ void WorkerRank::Handle(const ReceiverEvent& event, absl::Time now) {
       return session_.OnLaneFailed(session_.group(), {Role::kTrainer, event.sender}, event.status);
     case ReceiverEvent::Kind::kReady: {
       receiving_ = event.update;
-      // Told in every READY: nothing is lost with an update that is aborted.
+      // Every READY contains the address, so none is lost with an aborted update.
       std::optional<proto::Buffer> renewed;
       if (event.address.generation != offered_generations_[event.buffer_index]) {
         renewed = EncodeBuffer(event.address);

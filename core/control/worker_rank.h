@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A worker without threads and sockets: its session, and the engine that carries out what the
-// session decides. See trainer_rank.h.
+// A worker without threads and sockets: its session, and the engine that executes the session's
+// commands. See trainer_rank.h.
 #ifndef WAYBILL_CORE_CONTROL_WORKER_RANK_H_
 #define WAYBILL_CORE_CONTROL_WORKER_RANK_H_
 
@@ -35,11 +35,11 @@
 
 namespace waybill {
 
-// Not thread-safe, but for what says so.
+// Not thread-safe, except for functions marked [any thread].
 class WorkerRank final : private WorkerHost {
  public:
-  // `user_regions`: as ReceiverMemory has them. They, the fabric and `actions` outlive the rank.
-  // `asked`: as WorkerSession has it. `lending`: how it sends what it lends to other groups.
+  // `user_regions`: see ReceiverMemory::Create(). They, the fabric and `actions` must outlive the
+  // rank. `asked`: see WorkerSession. `lending`: the options of the engines that lend and relay.
   static absl::StatusOr<std::unique_ptr<WorkerRank>> Create(
       SessionOptions options, const ReceiverEngineOptions& engine,
       const SenderEngineOptions& lending, Manifest manifest,
@@ -55,11 +55,11 @@ class WorkerRank final : private WorkerHost {
   void OnStreamEnd(const absl::Status& status, absl::Time now);
   void OnMessage(const proto::ControllerMessage& message, absl::Time now);
 
-  // Does what can be done now.
+  // Makes progress.
   void Step(absl::Time now);
-  // Step() has something to do then, whatever the fabric says.
+  // Returns the time at which Step() must be called again, even without events of the fabric.
   absl::Time next_deadline() const;
-  // Every lane is quiescent and gone: nobody writes to this worker any more.
+  // Closes every lane. When it returns, no rank can write to this worker.
   void CloseLanes() {
     relay_.reset();
     loans_.clear();
@@ -70,7 +70,7 @@ class WorkerRank final : private WorkerHost {
   // Answers a kVerify.
   void OnVerified(proto::Verified verified) { session_.OnVerified(std::move(verified)); }
 
-  // As ReceiverEngine has them.
+  // See ReceiverEngine.
   absl::Status Pause();
   void Resume(bool kept);
 
@@ -85,7 +85,7 @@ class WorkerRank final : private WorkerHost {
 
   const WorkerSession& session() const { return session_; }
   WorkerReport report() const;
-  // Counts what changed in the report besides the progress of the update.
+  // Returns the number of changes of the report so far, other than the update's progress.
   uint64_t report_changes() const { return report_changes_; }
   uint64_t planned_bytes() const { return report_.planned_bytes; }
   uint64_t arrived_bytes() const { return engine_->counts().arrived_bytes - arrived_before_; }
@@ -119,16 +119,16 @@ class WorkerRank final : private WorkerHost {
   void StopRelaying(uint64_t epoch, uint32_t sequence) override;
   void ForgetGroup(const std::string& group) override;
 
-  // The engine that sends to another group, which catches up, or to others of this one.
+  // An engine that sends to another group, which catches up, or to other workers of this group.
   struct Loan {
-    std::optional<Snapshot> snapshot;  // Until it is sent.
+    std::optional<Snapshot> snapshot;  // The version that is lent; released once it is sent.
     std::unique_ptr<GroupSender> sender;
   };
   struct RelayStart {
     UpdateId update;
     proto::Start start;
   };
-  // How far this worker is with relaying to others of its group.
+  // The state of relaying to other workers of the group.
   struct Relay {
     RelayedRoutes routes;
     UpdateId update;                      // The update that is relayed now, or was relayed last.
@@ -138,7 +138,7 @@ class WorkerRank final : private WorkerHost {
     size_t released = 0;                  // The number of routes.chunks() that were released.
     size_t given = 0;                     // The number of routes.digests() that were given.
     std::optional<RelayStart> next = {};  // An update that waits for this one to end.
-    // When the lanes on which writes of an aborted update are outstanding are closed.
+    // The time at which lanes with outstanding writes of an aborted update are closed.
     absl::Time stop_now_at = absl::InfiniteFuture();
   };
 
@@ -146,13 +146,13 @@ class WorkerRank final : private WorkerHost {
   absl::StatusOr<proto::Offers> SetRelay(TermPlan plan);
   absl::Status MakeStaging();
   GroupSender& MakeSender(const std::string& group);
-  // kFailedPrecondition: nothing is sent to that group.
+  // kFailedPrecondition: this worker sends nothing to that group.
   absl::StatusOr<GroupSender*> FindSender(const std::string& group);
   // Requires relay_.
   SenderEngine& RelayingEngine();
   absl::Status StartRelaying(const UpdateId& update, const proto::Start& start);
   void StartNextRelay();
-  // Returns true while anything of that update is relayed.
+  // Returns true while that update is being relayed.
   bool IsRelaying(uint64_t epoch, uint32_t sequence) const {
     return relay_ && relay_->sending && relay_->update.epoch == epoch &&
            relay_->update.sequence == sequence;
@@ -177,16 +177,19 @@ class WorkerRank final : private WorkerHost {
   std::deque<ReceiverEvent> events_;
   const SenderEngineOptions lending_;
   std::unique_ptr<StagingArea> staging_;  // Null until something is lent or relayed.
-  std::map<std::string, Loan> loans_;     // By the group that it is lent to, or this one.
-  std::deque<std::pair<std::string, SenderEvent>> loan_events_;  // With that group.
-  std::optional<Relay> relay_;  // In terms in which something is relayed.
-  // Epochs and sequences of aborted updates, until nothing of them is relayed.
+  // By the group to which this worker sends; its own group if it relays.
+  std::map<std::string, Loan> loans_;
+  // Each with the group to which this worker sends.
+  std::deque<std::pair<std::string, SenderEvent>> loan_events_;
+  std::optional<Relay> relay_;  // Set in terms in which this worker relays.
+  // Epochs and sequences of aborted updates whose relaying has not stopped yet.
   std::set<std::pair<uint64_t, uint32_t>> stopping_;
-  std::optional<UpdateId> receiving_;      // From READY until it is shown or aborted.
+  std::optional<UpdateId> receiving_;      // The update from READY until it is shown or aborted.
   absl::Time now_ = absl::InfinitePast();  // The time of the latest message or step.
   bool connected_ = false;
-  std::vector<uint32_t> offered_generations_;  // By buffer, as this plan's offers said.
-  uint64_t arrived_before_ = 0;                // The update at hand.
+  // By buffer: the generation that this plan's offers named.
+  std::vector<uint32_t> offered_generations_;
+  uint64_t arrived_before_ = 0;  // The engine's arrived bytes before the current update.
   WorkerReport report_;
   uint64_t report_changes_ = 0;
 };
