@@ -234,7 +234,7 @@ bool SendSchedule::NextStage(SendCommand& command) {
 bool SendSchedule::NextEnd(SendCommand& command) {
   if (phase_ != Phase::kSending || finish_ != Finish::kAllowed) return false;
   for (uint32_t p = 0; p < peers_.size(); ++p) {
-    if (IsServed(peers_[p]) && !peers_[p].done && IsOnItsWay(peers_[p]) && NextEndOf(p, command)) {
+    if (IsServed(peers_[p]) && !peers_[p].done && IsPosted(peers_[p]) && NextEndOf(p, command)) {
       return true;
     }
   }
@@ -263,7 +263,7 @@ bool SendSchedule::NextEndOf(uint32_t p, SendCommand& command) {
 bool SendSchedule::NextVerdict(SendCommand& command) {
   if (phase_ == Phase::kSending && finish_ == Finish::kPending && scales_known_ &&
       std::all_of(peers_.begin(), peers_.end(),
-                  [](const Peer& peer) { return !IsServed(peer) || IsOnItsWay(peer); })) {
+                  [](const Peer& peer) { return !IsServed(peer) || IsPosted(peer); })) {
     finish_ = Finish::kAsked;
     command.kind = SendCommand::Kind::kCheck;
     return true;

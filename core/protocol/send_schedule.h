@@ -252,7 +252,7 @@ class SendSchedule {
   void MakeReady(uint32_t entry);
 
   static bool IsServed(const Peer& peer) { return peer.takes_part && !peer.failed; }
-  static bool IsOnItsWay(const Peer& peer) { return peer.to_store == 0 && peer.to_post == 0; }
+  static bool IsPosted(const Peer& peer) { return peer.to_store == 0 && peer.to_post == 0; }
   bool NeedsSlots(const Peer& peer) const;
   void Claim();
   uint32_t Share();

@@ -75,7 +75,7 @@ void TrainerSession::Release(uint64_t token, absl::Time now) {
   }
   release_token_ = token;
   for (Publication& publication : queue_) publication.command.hold = false;
-  if (std::exchange(hold_, std::nullopt)) SayHeld();
+  if (std::exchange(hold_, std::nullopt)) SendHeld();
   for (auto& [group, sending] : sendings_) {
     if (!sending.held || sending.stopping) continue;
     SendFailed(EncodeRound(*sending.writing), absl::CancelledError("the version is not held"));
@@ -84,7 +84,7 @@ void TrainerSession::Release(uint64_t token, absl::Time now) {
   FinishReleaseIfOver();
 }
 
-void TrainerSession::SayHeld() {
+void TrainerSession::SendHeld() {
   proto::RankMessage message;
   message.mutable_held()->set_version(hold_ ? hold_->command.version : 0);
   message.mutable_held()->set_attempt(hold_ ? hold_->attempt : 0);
@@ -250,13 +250,13 @@ void TrainerSession::FinishIfOver(absl::Time now) {
   last_sent_version_ = sent.command.version;
   if (sent.command.hold) {
     hold_ = {sent.command, sent.attempt};
-    SayHeld();
+    SendHeld();
   }
   if (!sent.command.until_committed) {
     Tell({.kind = Notice::Kind::kPublished, .token = sent.token, .version = sent.command.version});
   }
   sent_.push_back(std::move(sent));
-  AskForWord(sent_.back());
+  AskForDecision(sent_.back());
   SettleSent();
   AskForNext(now);
 }
@@ -453,7 +453,7 @@ void TrainerSession::OnOutcome(const proto::Outcome& outcome, absl::Time now) {
   for (Publication& sent : sent_) {
     if (!is_of(sent)) continue;
     sent.outcomes[outcome.group()] = status;
-    AskForWord(sent);
+    AskForDecision(sent);
   }
   SettleSent();
   if (queue_.empty() || !is_of(queue_.front())) return;
@@ -478,12 +478,12 @@ void TrainerSession::OnGroupArrived(const proto::GroupArrived& arrived) {
   for (Publication& sent : sent_) {
     if (sent.attempt != arrived.attempt()) continue;
     note(sent);
-    AskForWord(sent);
+    AskForDecision(sent);
   }
 }
 
 // Asks once some group waits for the word, and every other one does or has given the version up.
-void TrainerSession::AskForWord(Publication& sent) {
+void TrainerSession::AskForDecision(Publication& sent) {
   const auto is_over = [&](const std::string& group) { return sent.outcomes.contains(group); };
   const auto have_all = [&](const std::set<std::string>& groups) {
     return !std::all_of(groups.begin(), groups.end(), is_over) &&
@@ -495,8 +495,8 @@ void TrainerSession::AskForWord(Publication& sent) {
     sent.told_received = true;
     Tell({.kind = Notice::Kind::kReceived, .version = sent.command.version});
   }
-  if (!sent.asked_for_word && have_all(sent.arrived)) {
-    sent.asked_for_word = true;
+  if (!sent.asked_for_decision && have_all(sent.arrived)) {
+    sent.asked_for_decision = true;
     Tell({.kind = Notice::Kind::kArrived, .version = sent.command.version});
   }
 }
@@ -509,7 +509,7 @@ void TrainerSession::Decide(uint64_t version, const absl::Status& word, absl::Ti
   }
   for (const Publication& sent : sent_) {
     if (sent.command.version != version || !sent.command.hold_commit) continue;
-    if (word.ok() && !sent.asked_for_word) continue;
+    if (word.ok() && !sent.asked_for_decision) continue;
     proto::RankMessage message;
     message.mutable_decide()->set_version(version);
     message.mutable_decide()->set_attempt(sent.attempt);

@@ -109,10 +109,10 @@ class TrainerSession final : public RankSession {
     absl::Status status;  // The error with which the publication ends once it has stopped.
     absl::Time stop_deadline = absl::InfiniteFuture();  // The time at which it is stopped by force.
     std::map<std::string, absl::Status> outcomes;       // By group.
-    std::set<std::string> received;  // Groups that have received the whole version.
-    std::set<std::string> arrived;   // Groups that wait for Decide().
-    bool told_received = false;      // kReceived was sent to the user.
-    bool asked_for_word = false;     // kArrived was sent to the user.
+    std::set<std::string> received;   // Groups that have received the whole version.
+    std::set<std::string> arrived;    // Groups that wait for Decide().
+    bool told_received = false;       // kReceived was sent to the user.
+    bool asked_for_decision = false;  // kArrived was sent to the user.
 
     // Returns true if an engine is sending, or has sent, a part of it.
     bool begun() const;
@@ -146,7 +146,7 @@ class TrainerSession final : public RankSession {
   void OnAbort(const proto::Abort& abort, absl::Time now);
   void OnOutcome(const proto::Outcome& outcome, absl::Time now);
   void OnGroupArrived(const proto::GroupArrived& arrived);
-  void AskForWord(Publication& sent);
+  void AskForDecision(Publication& sent);
   void OnTermOver(const std::string& group, absl::Time now);
   void OnSenderLost(const proto::SenderLost& lost);
   bool IsLastToSend(const std::string& group) const;
@@ -161,7 +161,7 @@ class TrainerSession final : public RankSession {
   void GiveUp(const std::string& group, const absl::Status& status);
   void StopSending(const std::string& group);
   void StopGently(const std::string& group, absl::Time now);
-  void SayHeld();
+  void SendHeld();
   void FinishReleaseIfOver();
   void StopAll(const absl::Status& status, absl::Time now);
   void OnQuiescent(const std::string& group, absl::Time now);

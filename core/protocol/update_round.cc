@@ -93,7 +93,7 @@ void UpdateRound::OnPublish(const RankId& sender, uint64_t attempt, absl::Time d
   found->published = true;
   found->attempt = attempt;
   deadline_ = std::min(deadline_, deadline);
-  StartWhoCan();
+  StartReadySenders();
 }
 
 void UpdateRound::OnReady(uint32_t worker, const proto::Ready& ready) {
@@ -102,11 +102,11 @@ void UpdateRound::OnReady(uint32_t worker, const proto::Ready& ready) {
     for (const uint32_t s : senders_of_[worker]) --senders_[s].unready;
   }
   if (ready_.size() == workers_.size()) state_ = State::kMoving;
-  StartWhoCan();
+  StartReadySenders();
 }
 
 // Starts each sender once every worker that it writes to is READY.
-void UpdateRound::StartWhoCan() {
+void UpdateRound::StartReadySenders() {
   for (uint32_t s = 0; s < senders_.size(); ++s) {
     Sender& sender = senders_[s];
     if (!Abortable() || state_ == State::kContinued) return;

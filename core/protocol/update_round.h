@@ -193,7 +193,7 @@ class UpdateRound {
   void AskToKeep();
   void PlanRestIfKnown();
   void AbortTraded(const absl::Status& why);
-  void StartWhoCan();
+  void StartReadySenders();
   void Abort(const absl::Status& why);
   void FinishShown();
 

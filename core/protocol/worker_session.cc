@@ -71,8 +71,8 @@ void WorkerSession::Ask(Notice notice) {
 
 void WorkerSession::Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer) {
   if (kind == Notice::Kind::kCommit) {
-    if (!unsaid_ || unsaid_->update != update) return;
-    return answer.ok() ? SayShown() : SayUnusable(answer);
+    if (!unreported_ || unreported_->update != update) return;
+    return answer.ok() ? SendShown() : SendUnusable(answer);
   }
   // The round may have been continued by another one meanwhile.
   if (!update_ || asked_as_ != update || unanswered_.erase(kind) == 0) return;
@@ -225,8 +225,8 @@ void WorkerSession::OnShown(const UpdateId& update, absl::Duration pause, bool u
                             absl::Time now) {
   if (committed_ == update) committed_.reset();
   shown_ = update;
-  SayShown();  // The user of an earlier version has not answered, and need not any more.
-  unsaid_ = {update, pause, unchanged};
+  SendShown();  // The user of an earlier version has not answered, and need not any more.
+  unreported_ = {update, pause, unchanged};
   Ask({.kind = Notice::Kind::kCommit,
        .version = update.version,
        .update = update,
@@ -234,14 +234,14 @@ void WorkerSession::OnShown(const UpdateId& update, absl::Duration pause, bool u
        .unchanged = unchanged});
   if (caught_up_ == update) Tell({.kind = Notice::Kind::kCaughtUp, .version = update.version});
   if (leaving()) {
-    SayShown();
+    SendShown();
     FinishLeaving(now);
   }
 }
 
 // The user could not put into use what is shown. That is final all the same.
-void WorkerSession::SayUnusable(const absl::Status& why) {
-  const UpdateId update = std::exchange(unsaid_, std::nullopt)->update;
+void WorkerSession::SendUnusable(const absl::Status& why) {
+  const UpdateId update = std::exchange(unreported_, std::nullopt)->update;
   unanswered_.erase(Notice::Kind::kCommit);
   NoteUnusable(update, why);
   SendFailed(update, why);
@@ -254,15 +254,15 @@ void WorkerSession::NoteUnusable(const UpdateId& update, const absl::Status& why
 }
 
 // Follows the user's answer, or its leaving.
-void WorkerSession::SayShown() {
-  if (!unsaid_) return;
+void WorkerSession::SendShown() {
+  if (!unreported_) return;
   proto::RankMessage message;
-  *message.mutable_shown()->mutable_round() = EncodeRound(unsaid_->update);
-  message.mutable_shown()->set_version(unsaid_->update.version);
-  message.mutable_shown()->set_pause_seconds(absl::ToDoubleSeconds(unsaid_->pause));
+  *message.mutable_shown()->mutable_round() = EncodeRound(unreported_->update);
+  message.mutable_shown()->set_version(unreported_->update.version);
+  message.mutable_shown()->set_pause_seconds(absl::ToDoubleSeconds(unreported_->pause));
   *message.mutable_shown()->mutable_report() = TakeReport();
-  message.mutable_shown()->set_unchanged(unsaid_->unchanged);
-  unsaid_.reset();
+  message.mutable_shown()->set_unchanged(unreported_->unchanged);
+  unreported_.reset();
   unusable_.reset();
   unanswered_.erase(Notice::Kind::kCommit);
   Send(std::move(message));
@@ -323,7 +323,7 @@ void WorkerSession::OnLost(const absl::Status& status, absl::Time) {
 
 bool WorkerSession::PrepareToLeave(absl::Time now) {
   EndLoans();
-  SayShown();
+  SendShown();
   if (update_ && doubt_ != update_) {
     GiveUp(*update_, /*begun=*/true, absl::CancelledError("it leaves the job"));
   }

@@ -122,8 +122,8 @@ class WorkerSession final : public RankSession {
   void Vote(const absl::Status& answer);
   void SendArrived(bool unvoted);
   void SendFailed(const UpdateId& update, const absl::Status& status);
-  void SayShown();
-  void SayUnusable(const absl::Status& why);
+  void SendShown();
+  void SendUnusable(const absl::Status& why);
   void NoteUnusable(const UpdateId& update, const absl::Status& why);
 
   WorkerHost& host_;
@@ -132,14 +132,14 @@ class WorkerSession final : public RankSession {
   std::optional<UpdateId> update_;  // The update that is prepared, and neither given up nor shown.
   absl::Time prepare_deadline_;
   bool digests_off_ = false;
-  std::set<Notice::Kind> unanswered_;  // Unanswered notices of update_, or kCommit of unsaid_.
+  std::set<Notice::Kind> unanswered_;  // Unanswered notices of update_, or kCommit of unreported_.
   // The id that update_ had when the user was asked. A round that continues it has another one.
   UpdateId asked_as_;
   std::optional<UpdateId> doubt_;  // The update that was voted for, while its decision is unknown.
   std::optional<UpdateId> shown_;  // The update that brought the shown version.
   std::optional<UpdateId> committed_;  // The update that is committed and not shown yet.
   // The update that is shown, while the user has not answered kCommit.
-  std::optional<ToShow> unsaid_;
+  std::optional<ToShow> unreported_;
   std::optional<proto::Unusable> unusable_;  // Set until a later version is in use.
   std::optional<UpdateId> caught_up_;        // The last update whose version was published before.
   absl::Time leave_deadline_ = absl::InfiniteFuture();
