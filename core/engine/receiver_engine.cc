@@ -298,7 +298,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
   void Handle(SenderLink& source, SenderLane& lane, const FabricEvent& event) {
     switch (event.kind) {
       case FabricEvent::Kind::kConnected:
-        return FailUnless(source, Grant(lane.id));
+        return FailOnError(source, Grant(lane.id));
       case FabricEvent::Kind::kImmediate:
         return CountImmediate(source, lane, Immediate::Unpack(event.immediate));
       case FabricEvent::Kind::kComplete:
@@ -341,7 +341,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
     sink_({.kind = ReceiverEvent::Kind::kConnected});
   }
 
-  void FailUnless(SenderLink& source, absl::Status status) {
+  void FailOnError(SenderLink& source, absl::Status status) {
     if (!status.ok()) Fail(source, std::move(status));
   }
 

@@ -153,7 +153,7 @@ class SenderEngineImpl final : public SenderEngine {
   void StopNow() override {
     if (state_ == State::kIdle) return;
     Stop();
-    sender_.FailWhoIsNotQuiescent(absl::CancelledError("it was stopped with writes outstanding"));
+    sender_.FailBusyReceivers(absl::CancelledError("it was stopped with writes outstanding"));
     exchange_.StopNow();
     sender_.Step();
   }
@@ -258,7 +258,7 @@ class SenderEngineImpl final : public SenderEngine {
            .status = WithScope(std::move(status), Scope::kPeer)});
   }
 
-  void FailUnless(ReceiverLink& link, absl::Status status) {
+  void FailOnError(ReceiverLink& link, absl::Status status) {
     if (!status.ok()) sender_.Fail(link, std::move(status));
   }
 
@@ -270,7 +270,7 @@ class SenderEngineImpl final : public SenderEngine {
       if (!link.takes_part()) continue;
       const absl::Status status = link.OpenTarget(fabric_, sender_.routes().routes());
       if (absl::IsFailedPrecondition(status)) return;  // The receiver's grant has not arrived yet.
-      FailUnless(link, status);
+      FailOnError(link, status);
     }
     state_ = State::kSending;
     sender_.Begin(update_,

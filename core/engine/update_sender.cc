@@ -435,7 +435,7 @@ void UpdateSender::Fail(ReceiverLink& link, absl::Status status) {
   failed_(link, std::move(status));
 }
 
-void UpdateSender::FailWhoIsNotQuiescent(const absl::Status& status) {
+void UpdateSender::FailBusyReceivers(const absl::Status& status) {
   for (ReceiverLink& link : links_.links) {
     if (!link.failed && schedule_.posts_outstanding(link.index) > 0) Fail(link, status);
   }

@@ -87,7 +87,7 @@ class UpdateSender {
   // failure is reported, unless a thread still stores or stages for the receiver.
   void Fail(ReceiverLink& link, absl::Status status);
   // Fails every receiver that has posts outstanding.
-  void FailWhoIsNotQuiescent(const absl::Status& status);
+  void FailBusyReceivers(const absl::Status& status);
   // Handles the completion of a post with a token that is not the caller's own.
   void OnComplete(const ReceiverLink& link, const ReceiverLane& lane, uint64_t token);
 
