@@ -147,7 +147,7 @@ class RankClient final : private RankActions {
           }
           thread_->Do([this, number, status] {
             if (number != stream_number_) return;
-            TellTrouble(status);
+            WarnOfTrouble(status);
             rank_->OnStreamEnd(status, SteadyNow());
           });
         });
@@ -155,7 +155,7 @@ class RankClient final : private RankActions {
 
   // Warns of a failed attempt to connect. The session reports the loss of a connection that has
   // worked.
-  void TellTrouble(const absl::Status& status) {
+  void WarnOfTrouble(const absl::Status& status) {
     const bool is_known = !trouble_ ? connected_ : *trouble_ == status.code();
     connected_ = false;
     trouble_ = status.code();

@@ -124,7 +124,7 @@ class Client final : public WorkerClient {
   }
 
   // Copying the report for every chunk would cost more than the chunk.
-  bool HasComeFurther(const WorkerRank& rank) const {
+  bool HasProgressed(const WorkerRank& rank) const {
     constexpr uint64_t kSteps = 128;
     const uint64_t further = rank.arrived_bytes() - copied_bytes_;
     return further > rank.planned_bytes() / kSteps;
@@ -132,7 +132,7 @@ class Client final : public WorkerClient {
   // Copies changed parts of the report to the copy that other threads read.
   void Publish(const WorkerRank& rank) {
     const bool changed = rank.report_changes() != copied_changes_;
-    if (!changed && !HasComeFurther(rank) && rank.session().in_doubt() == copied_doubt_ &&
+    if (!changed && !HasProgressed(rank) && rank.session().in_doubt() == copied_doubt_ &&
         rank.session().catching_up() == copied_catching_up_) {
       return;
     }

@@ -114,7 +114,7 @@ void WorkerRank::StepEngines(absl::Time now) {
     }
   }
   engine_->Step(now);
-  ReleaseWhatArrived();
+  ReleaseArrivedChunks();
   for (bool again = !loans_.empty(); again;) {
     const uint64_t before = staging_->slots().changes();
     for (auto& [group, loan] : loans_) loan.sender->engine().Step();
@@ -273,11 +273,11 @@ absl::Status WorkerRank::StartRelaying(const UpdateId& update, const proto::Star
   relay_->sending = true;
   relay_->received = relay_->routes.updates();
   relay_->released = relay_->given = 0;
-  ReleaseWhatArrived();
+  ReleaseArrivedChunks();
   return absl::OkStatus();
 }
 
-void WorkerRank::ReleaseWhatArrived() {
+void WorkerRank::ReleaseArrivedChunks() {
   if (!relay_ || !relay_->sending || !relay_->arriving) return;
   if (relay_->received != relay_->routes.updates()) return;  // The next update has begun to arrive.
   SenderEngine& engine = RelayingEngine();

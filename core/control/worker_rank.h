@@ -158,7 +158,7 @@ class WorkerRank final : private WorkerHost {
            relay_->update.sequence == sequence;
   }
   void ReportStoppedRelay();
-  void ReleaseWhatArrived();
+  void ReleaseArrivedChunks();
   std::vector<MemorySpan> Spans(const Snapshot& snapshot) const;
   void StepEngines(absl::Time now);
   void HandleEvents(absl::Time now);
