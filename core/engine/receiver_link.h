@@ -49,7 +49,7 @@ struct ReceiverLane {
   std::optional<uint32_t>
       granted;  // The latest term for which the receiver has granted its buffers.
 
-  // The term at hand.
+  // The state in the current term.
   std::vector<BufferAccess> buffers;  // Filled when the receiver has granted them.
   bool up = false;                    // Both ends have granted their memory.
   bool reads_sources = false;         // The lane's network can read the registered tensors.
@@ -91,7 +91,7 @@ struct ReceiverLink {
 
   std::atomic<bool> failed = false;  // Read by the threads that store.
 
-  // The update at hand.
+  // The state in the current update.
   bool targeted = false;  // The update goes to this receiver.
   uint32_t buffer_index = 0;
   std::atomic<uint32_t> stores_left = 0;   // Stores that have begun and not ended.

@@ -42,8 +42,8 @@ struct SenderLink {
   uint32_t chunk_count = 0;
   bool failed = false;
 
-  // The update at hand.
-  // The sender's bytes that are counted in ReceiverCounts::arrived_bytes.
+  // The state in the current update. The sender's bytes that are counted in
+  // ReceiverCounts::arrived_bytes.
   uint64_t counted_bytes = 0;
   absl::Span<const uint32_t> wave;         // The chunks that are being digested.
   std::atomic<bool> wave_is_over = false;  // The pool has digested the wave.
