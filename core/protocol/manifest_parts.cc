@@ -14,7 +14,7 @@
 namespace waybill {
 namespace {
 
-// How long a rank may take to send a part before another one is asked as well.
+// The time after which another rank is asked for a part as well.
 constexpr absl::Duration kPatience = absl::Seconds(5);
 
 absl::StatusOr<std::string> InflatePart(const PartId& id, const std::string& deflated) {

@@ -14,9 +14,9 @@ namespace waybill {
 namespace {
 
 constexpr size_t kMostGroupBytes = 256;
-constexpr uint32_t kMostNamed = 16;  // Of the ranks that are missing.
+constexpr uint32_t kMostNamed = 16;  // The most missing ranks of a role that are named.
 
-// A group's name appears in logs, errors and on disk.
+// Restricts a group's name, which appears in logs, errors and on disk.
 bool IsGroupName(absl::string_view name) {
   return !name.empty() && name.size() <= kMostGroupBytes && IsPlainText(name);
 }

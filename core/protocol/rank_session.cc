@@ -14,7 +14,7 @@
 namespace waybill {
 namespace {
 
-// More than the table of any rank, as far as memory allows one.
+// An upper bound of the size of a rank's plan.
 constexpr size_t kMostTableBytes = size_t{4} << 30;
 
 // Routes name no tensors, so a plan that was made for another manifest could fit this one.
@@ -29,7 +29,7 @@ absl::StatusOr<RankPlan> DecodeRoutes(const proto::Plan& plan, const std::string
 
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(50);
 constexpr absl::Duration kLongestBackoff = absl::Seconds(2);
-// Where another controller takes over within two seconds.
+// Used if there are standbys, one of which takes over within two seconds.
 constexpr absl::Duration kLongestBackoffOfSeveral = absl::Milliseconds(400);
 
 }  // namespace
@@ -89,7 +89,8 @@ void RankSession::FinishLeaving(absl::Time now) {
   life_ = Life::kLeft;
   reopen_at_ = absl::InfiniteFuture();
   if (stream_ != Stream::kOpen) return TellLeft();
-  // The controller answers by ending the stream: a process that ends now takes no message with it.
+  // The controller answers by ending the stream. If the process ends after that, no message is
+  // lost.
   left_deadline_ = now + kAnswerMargin;
 }
 
@@ -139,7 +140,7 @@ void RankSession::OnStreamEnd(const absl::Status& status, absl::Time now) {
   stream_ = Stream::kClosed;
   if (life_ == Life::kLeft) return TellLeft();
   lost_status_ = status;
-  // A member tries again: somebody else may be listening while the controller is away.
+  // A member tries again: another program may listen at the address while the controller is away.
   if (life_ == Life::kJoining && absl::IsUnauthenticated(status)) return FinishJoining(status);
   EndTerms(status, now);
   if (life_ == Life::kMember && !leaving_ && !std::exchange(told_disconnected_, true)) {
@@ -153,7 +154,7 @@ void RankSession::OnStreamEnd(const absl::Status& status, absl::Time now) {
   addresses_tried_ = 0;
   backoff_ = std::clamp(backoff_ * 2, kFirstBackoff,
                         options_.controllers > 1 ? kLongestBackoffOfSeveral : kLongestBackoff);
-  // Ranks that lost one controller do not all come back at once.
+  // Randomised, so that ranks that lost one controller do not all reconnect at once.
   reopen_at_ = now + backoff_ / 2 + backoff_ * static_cast<double>(options_.incarnation % 64) / 128;
 }
 
@@ -270,7 +271,7 @@ void RankSession::OnPlan(const proto::Plan& plan) {
                             .lent = !plan.lender().empty()};
   } else if (const Term* term = FindTerm(plan.epoch());
              term == nullptr || term->group != plan.group() || plan.group() != options_.id.group) {
-    return;  // What it was to receive was refused.
+    return;  // The plan for receiving was refused.
   }
   absl::StatusOr<RankPlan> routes = DecodeRoutes(plan, options_.manifest.head);
   absl::StatusOr<proto::Offers> offers =

@@ -110,7 +110,7 @@ bool SendSchedule::Next(SendCommand& command) {
   return false;
 }
 
-// --- what comes next ---
+// --- next commands ---
 
 bool SendSchedule::NextClose(SendCommand& command) {
   for (uint32_t p = 0; p < peers_.size(); ++p) {
@@ -180,8 +180,8 @@ bool SendSchedule::NeedsSlots(const Peer& peer) const {
   return phase_ == Phase::kSending && IsServed(peer) && peer.to_stage > 0;
 }
 
-// The slots that one peer may hold now. It is rounded up, so that none lies idle; with two peers or
-// more that need slots it is less than all of them.
+// Returns the most slots that one peer may hold now. The share is rounded up, so that no slot stays
+// idle. If two or more peers need slots, it is less than the number of slots.
 uint32_t SendSchedule::Share() {
   Claim();
   const uint32_t peers = pool_.claims(), slots = pool_.count();
@@ -283,7 +283,7 @@ bool SendSchedule::NextVerdict(SendCommand& command) {
   return true;
 }
 
-// --- what happened ---
+// --- events ---
 
 void SendSchedule::OnStored(uint32_t peer, uint32_t count) {
   peers_[peer].stores_active -= count;
@@ -338,7 +338,7 @@ void SendSchedule::OnComplete(SendLane lane, uint32_t slot) {
     }
     FreeSlot(slot);
   } else if (LaneOf(lane).direct_posts > 0) {
-    --LaneOf(lane).direct_posts;  // A lane is ended behind all of them.
+    --LaneOf(lane).direct_posts;  // The post that ends a lane follows all its direct posts.
   }
   --LaneOf(lane).posts_outstanding;
   changed_ = true;

@@ -12,11 +12,11 @@
 namespace waybill {
 namespace {
 
-// How long an update may take to become quiescent before its lanes are closed.
+// How long writes of an update may stay outstanding before its lanes are closed.
 constexpr absl::Duration kCancelTimeout = absl::Seconds(1);
-// How many versions whose outcome is open a trainer asks the next controller about.
+// The most versions with unknown outcomes about which a trainer asks the next controller.
 constexpr size_t kMostUndecided = 4;
-// How many versions that failed a trainer tells the next controller of.
+// The most failed versions that a trainer reports to the next controller.
 constexpr size_t kMostFailed = 4;
 
 std::string Doing(uint64_t version) { return absl::StrCat("publish version ", version); }
@@ -118,7 +118,7 @@ void TrainerSession::EndPublish(uint64_t token, const absl::Status& status, absl
   if (!found->begun()) {
     return FinishQueued(static_cast<size_t>(found - queue_.begin()), why, now);
   }
-  // The controller gives the update up; if it does not answer, this trainer stops by itself.
+  // The controller gives the update up. If it does not answer, this trainer stops by itself.
   found->status = why;
   found->stop_deadline = std::min(found->stop_deadline, now + kCancelTimeout);
 }
@@ -194,8 +194,9 @@ TrainerSession::Part* TrainerSession::PartOf(const std::string& group) {
   return part == queue_.front().parts.end() ? nullptr : &part->second;
 }
 
-// Ends the group's part of the publication at hand, whose engine is quiescent. What the group shows
-// was sent, also if this trainer's engine had not noticed yet; all else is given up.
+// Ends the group's part of the current publication, once the group's engine is quiescent. If the
+// group shows the version, the part counts as sent, even if this trainer's engine had not noticed
+// yet. Otherwise it is given up.
 void TrainerSession::GiveUp(const std::string& group, const absl::Status& status) {
   Part* part = PartOf(group);
   if (part == nullptr || *part == Part::kSent) return;
@@ -208,7 +209,7 @@ void TrainerSession::GiveUp(const std::string& group, const absl::Status& status
   queue_.front().status = FirstError(queue_.front().status, status);
 }
 
-// Ends what is being sent to a group, at once.
+// Stops sending to a group at once.
 void TrainerSession::StopSending(const std::string& group) {
   const auto found = sendings_.find(group);
   if (found == sendings_.end()) return;
@@ -216,8 +217,8 @@ void TrainerSession::StopSending(const std::string& group) {
   found->second = {};
 }
 
-// Ends what is being sent to a group without closing its lanes, if that takes no longer than a
-// second. OnStopped() follows.
+// Stops sending to a group without closing its lanes, if that takes no longer than a second.
+// OnStopped() follows.
 void TrainerSession::StopGently(const std::string& group, absl::Time now) {
   Sending& sending = sendings_.at(group);
   sending.stopping = true;
@@ -225,7 +226,7 @@ void TrainerSession::StopGently(const std::string& group, absl::Time now) {
   host_.Abort(group, *sending.writing);
 }
 
-// Ends all that is being sent, at once, and the publication with it if anything of it had begun.
+// Stops sending to all groups at once, and ends the publication if any part of it had begun.
 void TrainerSession::StopAll(const absl::Status& status, absl::Time now) {
   for (const auto& [group, sending] : sendings_) StopSending(group);
   FinishReleaseIfOver();
@@ -235,11 +236,11 @@ void TrainerSession::StopAll(const absl::Status& status, absl::Time now) {
   FinishIfOver(now);
 }
 
-// Ends the publication at hand once every group has its part, or has given it up.
+// Ends the current publication once every group has its part, or has given it up.
 void TrainerSession::FinishIfOver(absl::Time now) {
   if (queue_.empty() || queue_.front().state != State::kOpen) return;
   if (!queue_.front().kept_for.empty()) return;
-  bool any_sent = queue_.front().parts.empty();  // All has been decided without this trainer.
+  bool any_sent = queue_.front().parts.empty();  // All groups have decided without this trainer.
   for (const auto& [group, part] : queue_.front().parts) {
     if (part == Part::kWaiting || part == Part::kWriting) return;
     any_sent = any_sent || part == Part::kSent;
@@ -271,8 +272,9 @@ void TrainerSession::FinishSent(size_t index, const absl::Status& status) {
         .status = status});
 }
 
-// The next controller does not know what this one has given up. Asked by a trainer that has not
-// heard of it, it would commit a version that this trainer's user takes for failed.
+// The next controller does not know which versions this one has given up. If another trainer, which
+// was not told, published such a version again, it would be committed although this trainer's user
+// believes that it failed.
 void TrainerSession::NoteOutcome(uint64_t version, bool committed) {
   if (committed) {
     committed_version_ = std::max(committed_version_, version);
@@ -284,7 +286,7 @@ void TrainerSession::NoteOutcome(uint64_t version, bool committed) {
   }
 }
 
-// Ends the publications that every group has decided.
+// Ends the SENT publications that every group has decided.
 void TrainerSession::SettleSent() {
   for (size_t i = 0; i < sent_.size();) {
     absl::Status status;
@@ -302,7 +304,7 @@ void TrainerSession::SettleSent() {
       ++i;
     }
   }
-  // Nobody waits for what is asked of the next controller, and the oldest is known to none.
+  // No command waits for these outcomes, and no controller remembers the oldest one.
   while (sent_.size() > kMostUndecided) {
     FinishSent(0, absl::UnknownError("nobody said what became of it"));
   }
@@ -351,7 +353,7 @@ void TrainerSession::OnAccepted(const proto::PublishAccepted& accepted, absl::Ti
   FinishIfOver(now);
 }
 
-// A START that names this generation of the buffer fails if it could not be learnt.
+// If the address is not accepted, a later START with this generation of the buffer fails.
 void TrainerSession::OnRenewed(const proto::Renewed& renewed) {
   const Term* term = FindTerm(renewed.epoch());
   if (term == nullptr) return;
@@ -427,7 +429,7 @@ void TrainerSession::OnAbort(const proto::Abort& abort, absl::Time now) {
 }
 
 void TrainerSession::OnOutcome(const proto::Outcome& outcome, absl::Time now) {
-  // A version that was withdrawn may have been published again since.
+  // A withdrawn version may have been published again since.
   const auto is_of = [&](const Publication& publication) {
     return publication.command.version == outcome.version() &&
            (outcome.attempt() == 0 || outcome.attempt() == publication.attempt);
@@ -462,7 +464,7 @@ void TrainerSession::OnOutcome(const proto::Outcome& outcome, absl::Time now) {
   Part* part = PartOf(outcome.group());
   if (part == nullptr || *part != Part::kWaiting) return;
   if (outcome.committed()) {
-    *part = Part::kSent;  // Nothing was needed of this trainer.
+    *part = Part::kSent;  // The group needed nothing from this trainer.
   } else {
     GiveUp(outcome.group(), status);
   }
@@ -482,7 +484,8 @@ void TrainerSession::OnGroupArrived(const proto::GroupArrived& arrived) {
   }
 }
 
-// Asks once some group waits for the word, and every other one does or has given the version up.
+// Asks for the decision once every group waits for it or has given the version up, and at least one
+// waits.
 void TrainerSession::AskForDecision(Publication& sent) {
   const auto is_over = [&](const std::string& group) { return sent.outcomes.contains(group); };
   const auto have_all = [&](const std::set<std::string>& groups) {
@@ -518,7 +521,7 @@ void TrainerSession::Decide(uint64_t version, const absl::Status& word, absl::Ti
   }
 }
 
-// Ends what is being sent to the group. Its outcome follows, or was told.
+// Stops sending to the group. Its outcome follows, or has already arrived.
 void TrainerSession::OnTermOver(const std::string& group, absl::Time now) {
   StopSending(group);
   sendings_.erase(group);
@@ -530,8 +533,8 @@ void TrainerSession::OnTermOver(const std::string& group, absl::Time now) {
   FinishIfOver(now);
 }
 
-// Whoever lacks something that another trainer was to bring may get it from this one, if its
-// tensors are still those of the version.
+// Workers that miss routes of a lost trainer may get the data from this one, if its tensors still
+// hold the version.
 void TrainerSession::OnSenderLost(const proto::SenderLost& lost) {
   const Term* term = FindTerm(lost.round().epoch());
   if (term == nullptr) return;
@@ -564,7 +567,7 @@ void TrainerSession::OnSent(const std::string& group, const UpdateId& update, ab
   FinishIfOver(now);
 }
 
-// Returns true if no other group waits for its part of the publication at hand.
+// Returns true if no other group waits for its part of the current publication.
 bool TrainerSession::IsLastToSend(const std::string& group) const {
   return queue_.empty() ||
          std::all_of(queue_.front().parts.begin(), queue_.front().parts.end(), [&](const auto& p) {
@@ -582,7 +585,8 @@ void TrainerSession::OnQuiescent(const std::string& group, absl::Time now) {
   FinishReleaseIfOver();
   Part* part = PartOf(group);
   if (part != nullptr && *part == Part::kWriting && queue_.front().kept_for.contains(group)) {
-    *part = Part::kSent;  // Its lanes were replaced to bring what is lacking; all else has arrived.
+    // The lanes were replaced to bring missing routes; all other routes have arrived.
+    *part = Part::kSent;
   } else if (part != nullptr && *part == Part::kWriting) {
     GiveUp(group, absl::UnavailableError(absl::StrCat(Doing(queue_.front().command.version),
                                                       ": its lanes were replaced")));
@@ -599,8 +603,8 @@ void TrainerSession::OnRefused(const std::string& group, const absl::Status& sta
 
 void TrainerSession::OnEstablished(absl::Time now) { AskForNext(now); }
 
-// Nobody can decide without a controller: what is being sent is given up. What waits goes on
-// waiting.
+// No version can be decided without a controller, so updates that are being sent are given up.
+// Queued publications keep waiting.
 void TrainerSession::OnLost(const absl::Status& status, absl::Time now) {
   StopAll(status, now);
   sendings_.clear();
@@ -611,7 +615,8 @@ void TrainerSession::OnLost(const absl::Status& status, absl::Time now) {
     return;
   }
   if (queue_.empty() || queue_.front().state == State::kQueued) return;
-  // The next controller does not know what this one has given up: asked again, it would commit it.
+  // The next controller does not know what this one has given up. If asked again, it would commit
+  // that version.
   Publication& first = queue_.front();
   for (const auto& [group, outcome] : first.outcomes) {
     if (!outcome.ok()) return FinishQueued(0, While(absl::StrCat("group ", group), outcome), now);
@@ -628,7 +633,7 @@ void TrainerSession::OnRoleTime(absl::Time now) {
     if (now >= sending.quiescence_deadline) late_groups.push_back(group);
   }
   for (const std::string& group : late_groups) {
-    // Its lanes are closed with writes outstanding; the controller plans new ones.
+    // The lanes are closed with writes outstanding, and the controller plans new lanes.
     host_.StopNow(group);
     OnQuiescent(group, now);
   }
@@ -649,7 +654,7 @@ void TrainerSession::OnRoleTime(absl::Time now) {
                   Scope::kUpdate);
     const uint64_t token = publication.token;
     Withdraw(publication, late);
-    if (i == 0) StopAll(late, now);  // Ends the publication too if it had begun.
+    if (i == 0) StopAll(late, now);  // Also ends the publication if it had begun.
     if (i < queue_.size() && queue_[i].token == token) FinishQueued(i, late, now);
   }
   for (size_t i = 0; i < sent_.size();) {

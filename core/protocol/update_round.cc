@@ -66,7 +66,7 @@ void UpdateRound::Begin(bool catch_up, const UpdateId* continued, absl::Time now
   prepare->set_catch_up(catch_up);
   if (continued != nullptr) {
     *prepare->mutable_continues() = EncodeRound(*continued);
-    started_ = true;  // Data has landed in that round.
+    started_ = true;  // Data has landed in the continued round.
   }
   prepare->set_deadline_ms(std::max<int64_t>(1, absl::ToInt64Milliseconds(deadline_ - now)));
   for (const uint32_t worker : workers_) actions_->ToWorker(worker, message);
@@ -111,7 +111,7 @@ void UpdateRound::StartReadySenders() {
     Sender& sender = senders_[s];
     if (!Abortable() || state_ == State::kContinued) return;
     if (!sender.published || sender.started || sender.gone) continue;
-    // Its own buffer is not ready, or nobody takes anything from it.
+    // The relaying worker's own buffer is not ready, or no route leaves it.
     if (sender.relays &&
         (state_ == State::kPreparing || !lost_status_.ok() || sender.workers.empty())) {
       continue;
@@ -183,7 +183,7 @@ void UpdateRound::OnRecorded(Recorded recorded, const absl::Status& status) {
     message.mutable_commit()->set_version(update_.version);
     actions_->ToWorker(worker, std::move(message));
   }
-  FinishShown();  // Nothing is awaited of workers that are gone.
+  FinishShown();  // The round does not wait for workers that are gone.
 }
 
 void UpdateRound::OnShown(uint32_t worker, bool unchanged) {
@@ -202,7 +202,7 @@ void UpdateRound::FinishShown() {
     const auto& [worker, why] = *unable_.begin();
     status = CannotShow(update_.version, worker, why);
   }
-  // One that left when it had shown it is not lost.
+  // A worker that leaves after it has shown the version is not lost.
   if (const std::string lost = ListWithout(gone_, shown_); !lost.empty()) {
     status = absl::UnavailableError(
         absl::StrCat("version ", update_.version,
@@ -228,10 +228,10 @@ void UpdateRound::OnLaneFailed(const RankId& sender, uint32_t worker, const absl
            While(absl::StrCat("lane from ", ToString(sender), " to worker ", worker), status));
 }
 
-// --- what dead lanes were to bring ---
+// --- missing routes of dead lanes ---
 
 void UpdateRound::LoseLane(uint32_t sender, uint32_t worker, const absl::Status& why) {
-  // What has arrived whole does not need the lane any more.
+  // A worker that has received the whole version does not need the lane any more.
   if (!Abortable() || state_ == State::kContinued) return;
   if (arrived_.contains(worker) || !workers_.contains(worker)) return;
   if (if_lanes_die_ == IfLanesDie::kAbort) return Abort(why);
@@ -240,7 +240,8 @@ void UpdateRound::LoseLane(uint32_t sender, uint32_t worker, const absl::Status&
   TellLost({sender}, worker);
   AskToKeep();
   if (!first) return;
-  // What has not been relayed yet may never come to those who relay it: the trainers bring it.
+  // Data that has not been relayed yet may never reach the relaying workers, so the trainers bring
+  // it.
   std::map<uint32_t, std::set<uint32_t>> relays;  // By worker.
   for (uint32_t s = 0; s < senders_.size(); ++s) {
     if (!senders_[s].relays) continue;
@@ -249,7 +250,7 @@ void UpdateRound::LoseLane(uint32_t sender, uint32_t worker, const absl::Status&
   for (const auto& [w, senders] : relays) TellLost(senders, w);
 }
 
-// Tells the worker of those that it does not know to be lost yet.
+// Tells the worker which of `senders` are lost, unless it was told before.
 void UpdateRound::TellLost(const std::set<uint32_t>& senders, uint32_t worker) {
   proto::ControllerMessage message;
   *message.mutable_sender_lost()->mutable_round() = EncodeRound(update_);
@@ -289,7 +290,8 @@ void UpdateRound::OnKept(const RankId& sender, bool kept) {
   PlanRestIfKnown();
 }
 
-// Every worker has said what it has, and every sender whether it still holds the version.
+// Plans the missing routes once every worker has reported what it lacks, and every sender whether
+// it still holds the version.
 void UpdateRound::PlanRestIfKnown() {
   if (lacking_.empty() || state_ != State::kMoving) return;
   std::set<RankPair> lacking;
@@ -330,7 +332,7 @@ void UpdateRound::OnCoOwnerLost(const RankId& trainer, const RankId& other,
       While(absl::StrCat("lane between ", ToString(trainer), " and ", ToString(other)), status));
 }
 
-// Returns true while the sender writes to a worker at which not everything has arrived.
+// Returns true while the sender has routes to a worker that has not received everything.
 bool UpdateRound::HasToSend(const Sender& sender) const {
   return std::any_of(sender.workers.begin(), sender.workers.end(),
                      [&](uint32_t worker) { return !arrived_.contains(worker); });
@@ -346,13 +348,13 @@ void UpdateRound::AbortTraded(const absl::Status& why) {
 
 void UpdateRound::OnSenderGone(const RankId& id, const absl::Status& status) {
   Sender* sender = Find(id);
-  // A process that has taken the rank over since then is not a member of this round.
+  // A process that took over the rank later is not a member of this round.
   if (sender == nullptr || std::exchange(sender->gone, true)) return;
   if (sender->trades) AbortTraded(status);
   if (!Abortable()) return;  // Its workers may be gone, too.
   const bool all_gone = std::all_of(senders_.begin(), senders_.end(),
                                     [](const Sender& s) { return s.gone || s.relays; });
-  if (state_ == State::kContinued) {  // The rest is planned anew without it.
+  if (state_ == State::kContinued) {  // The missing routes are planned again without the sender.
     if (all_gone) Abort(status);
     return;
   }
@@ -382,7 +384,7 @@ void UpdateRound::OnTime(absl::Time now) {
   actions_->TellOutcome(/*committed=*/true, late);
 }
 
-// Does nothing once the decision may be on disk.
+// Has no effect once the decision may be on disk.
 void UpdateRound::Abort(const absl::Status& why) {
   if (!Abortable()) return;
   state_ = State::kAborted;

@@ -12,7 +12,8 @@
 namespace waybill {
 namespace {
 
-// How long leaving waits for a reader, before what is committed can be copied to where it is shown.
+// How long leaving waits for snapshots to end, before a committed version can be copied to the
+// shown memory.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(10);
 
 }  // namespace
@@ -79,7 +80,7 @@ void WorkerSession::Answer(Notice::Kind kind, const UpdateId& update, const absl
   kind == Notice::Kind::kPrepare ? OnPrepareAnswered(answer) : Vote(answer);
 }
 
-// A user who has made updates impossible need not answer what was asked before.
+// A user who has made updates impossible need not answer earlier notices.
 void WorkerSession::RefuseUpdates(absl::Status why) {
   refuses_ = std::move(why);
   if (!refuses_.ok() && update_) Answer(Notice::Kind::kPrepare, asked_as_, refuses_);
@@ -87,14 +88,14 @@ void WorkerSession::RefuseUpdates(absl::Status why) {
 
 // --- one update ---
 
-// The user's word comes first, then the engine's.
+// The user is asked before the engine prepares.
 void WorkerSession::OnPrepare(const proto::Prepare& prepare, absl::Time now) {
   if (FindTerm(prepare.round().epoch()) == nullptr) return;
   if (prepare.has_continues()) return OnContinue(prepare);
   if (update_) GiveUp(*update_, /*begun=*/true, absl::AbortedError("another update has begun"));
   update_ = DecodeUpdate(prepare);
   if (prepare.catch_up()) caught_up_ = update_;
-  // A refusal, which names the reader of the buffer, has to come before the controller gives up.
+  // A refusal, which names the buffer's reader, must arrive before the controller gives up.
   prepare_deadline_ = now + absl::Milliseconds(prepare.deadline_ms() - prepare.deadline_ms() / 10);
   digests_off_ = prepare.digests_off();
   unanswered_.erase(Notice::Kind::kPrepare);
@@ -104,7 +105,7 @@ void WorkerSession::OnPrepare(const proto::Prepare& prepare, absl::Time now) {
   Ask({.kind = Notice::Kind::kPrepare, .version = update_->version, .update = *update_});
 }
 
-// The user has been asked already. A vote for the earlier round is one for this round too.
+// The user was asked already. A vote for the earlier round also counts for this round.
 void WorkerSession::OnContinue(const proto::Prepare& prepare) {
   const UpdateId to = DecodeUpdate(prepare);
   if (!update_ || !IsOf(prepare.continues(), *update_)) {
@@ -194,7 +195,7 @@ void WorkerSession::OnVerified(proto::Verified verified) {
 
 // --- the decision ---
 
-// Final: nothing that comes later undoes it.
+// A commit is final: no later message undoes it.
 void WorkerSession::OnCommit(const proto::Commit& commit) {
   if (!doubt_ || !IsOf(commit.round(), *doubt_)) return;
   committed_ = std::exchange(doubt_, std::nullopt);
@@ -225,7 +226,7 @@ void WorkerSession::OnShown(const UpdateId& update, absl::Duration pause, bool u
                             absl::Time now) {
   if (committed_ == update) committed_.reset();
   shown_ = update;
-  SendShown();  // The user of an earlier version has not answered, and need not any more.
+  SendShown();  // The user has not answered for an earlier version, and need not any more.
   unreported_ = {update, pause, unchanged};
   Ask({.kind = Notice::Kind::kCommit,
        .version = update.version,
@@ -239,7 +240,7 @@ void WorkerSession::OnShown(const UpdateId& update, absl::Duration pause, bool u
   }
 }
 
-// The user could not put into use what is shown. That is final all the same.
+// The user could not put the shown version into use. The commit is final all the same.
 void WorkerSession::SendUnusable(const absl::Status& why) {
   const UpdateId update = std::exchange(unreported_, std::nullopt)->update;
   unanswered_.erase(Notice::Kind::kCommit);
@@ -247,13 +248,13 @@ void WorkerSession::SendUnusable(const absl::Status& why) {
   SendFailed(update, why);
 }
 
-// A controller that has not heard of it will.
+// Kept so that a later controller learns of it from JOIN.
 void WorkerSession::NoteUnusable(const UpdateId& update, const absl::Status& why) {
   unusable_.emplace().set_version(update.version);
   *unusable_->mutable_error() = EncodeError(why);
 }
 
-// Follows the user's answer, or its leaving.
+// Called after the user's answer, or when the worker leaves.
 void WorkerSession::SendShown() {
   if (!unreported_) return;
   proto::RankMessage message;
@@ -270,7 +271,7 @@ void WorkerSession::SendShown() {
 
 // --- lending and relaying ---
 
-// A START that names this generation of the buffer fails if it could not be learnt.
+// If the address is not accepted, a later START with this generation of the buffer fails.
 void WorkerSession::OnRenewed(const proto::Renewed& renewed) {
   const Term* term = FindTerm(renewed.epoch());
   if (term == nullptr) return;
@@ -295,7 +296,7 @@ void WorkerSession::OnRelayStopped(uint64_t epoch, uint32_t sequence) {
   Send(std::move(message));
 }
 
-// An ABORT of what is lent is always followed by this.
+// The end of the term always follows an ABORT of a lent version.
 void WorkerSession::OnTermOver(const std::string& group) {
   if (group == this->group() || !terms().contains(group)) return;
   ForgetTerm(group);
@@ -312,8 +313,8 @@ void WorkerSession::EndLoans() {
 
 // --- the end ---
 
-// A worker that has not voted cannot be in doubt: nothing was decided, and nothing will be. One
-// that has keeps what arrived until it hears the decision.
+// A worker that has not voted cannot be in doubt: the update is not committed, and never will be. A
+// worker that has voted keeps the arrived bytes until it learns the decision.
 void WorkerSession::OnLost(const absl::Status& status, absl::Time) {
   EndLoans();
   if (update_ && doubt_ != update_) {
