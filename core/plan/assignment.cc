@@ -14,19 +14,19 @@
 namespace waybill {
 namespace {
 
-// Relays cost receivers more copies and more lanes: they have to make the busiest link's time this
-// much of what it is without them.
+// Relays are used only if they reduce the busiest link's time to this fraction, because they cost
+// receivers more copies and more lanes.
 constexpr double kWorthRelaying = 0.9;
-// Receivers relay to each other in neighbourhoods of at most so many, to all of which each has
-// lanes.
+// The largest neighbourhood. Receivers relay within it, and each has lanes to all others.
 constexpr size_t kMostNeighbours = 512;
-// What is relayed is cut into at most so many times the parts that give each destination one.
+// A relayed copy is cut into at most this many parts for each destination.
 constexpr uint32_t kMostParts = 4;
 
-// How many bytes each holder of a set is to send of what the set is asked for.
+// By set and holder: the bytes that the holder has to send for the set.
 using Quotas = std::vector<std::vector<double>>;
 
-// Pours `bytes` over the vessels so that their levels (load, in seconds) end as equal as can be.
+// Distributes `bytes` over the senders of `set` so that their loads, in seconds, become as equal as
+// possible.
 void Pour(double bytes, const std::vector<uint32_t>& set, absl::Span<const RankLink> links,
           const std::vector<double>& loads, std::vector<uint32_t>& order,
           std::vector<double>& quotas) {
@@ -34,7 +34,7 @@ void Pour(double bytes, const std::vector<uint32_t>& set, absl::Span<const RankL
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
                    [&](uint32_t a, uint32_t b) { return loads[set[a]] < loads[set[b]]; });
-  // The level is that of the lowest vessels that the bytes reach.
+  // `level` is the common load of the least loaded senders, to which the bytes raise them.
   double speed = 0, weighted = 0, level = 0;
   for (size_t i = 0; i < order.size(); ++i) {
     const uint32_t sender = set[order[i]];
@@ -77,10 +77,11 @@ Quotas ShareOut(const SourceIndex& sources, const std::vector<double>& set_bytes
   return quotas;
 }
 
-// For every set of senders that is a set of holders: what only they can send, at their speed.
+// Returns a lower bound of the busiest sender's load: for every set of holders, the bytes that only
+// this set can send, divided by its speed.
 double SenderBound(const std::vector<std::vector<uint32_t>>& sets,
                    const std::vector<double>& set_bytes, absl::Span<const RankLink> links) {
-  constexpr size_t kMostSets = 2048;  // Beyond: only the sets themselves, and all together.
+  constexpr size_t kMostSets = 2048;  // With more sets, subsets are not considered.
   double total_bytes = 0, total_speed = 0, bound = 0;
   for (const RankLink& link : links) total_speed += link.bytes_per_second;
   for (const double bytes : set_bytes) total_bytes += bytes;
@@ -99,8 +100,8 @@ double SenderBound(const std::vector<std::vector<uint32_t>>& sets,
   return bound;
 }
 
-// Cuts the first rows of `box`, about `bytes` of its `size_bytes`, into `head`; inside no block of
-// `block`. False where either part would be below `smallest`.
+// Moves the first rows of `box`, about `bytes` of its `size_bytes`, to `head`, without cutting a
+// block. Returns false if either part would be below `smallest`.
 bool CutRows(double bytes, uint64_t size_bytes, uint64_t smallest, Extents2 block, Box& box,
              Box& head) {
   int d = 0;
@@ -123,15 +124,15 @@ bool CutRows(double bytes, uint64_t size_bytes, uint64_t smallest, Extents2 bloc
   return true;
 }
 
-// Returns how many neighbours have consecutive numbers, as the ranks of an engine do: as few
-// neighbourhoods as there can be, and all about as large.
+// Returns the size of a neighbourhood of receivers with consecutive numbers, which often belong to
+// one inference engine. Gives the fewest neighbourhoods, of about equal size.
 uint32_t NeighbourhoodSize(size_t receivers) {
   const size_t count = (receivers + kMostNeighbours - 1) / kMostNeighbours;
   return count == 0 ? 1 : static_cast<uint32_t>((receivers + count - 1) / count);
 }
 
-// Calls `use(begin, end)` for the destinations, which are sorted by their receivers, in each
-// neighbourhood that has some.
+// Calls use(begin, end) for the destinations of each neighbourhood that has any. The destinations
+// must be sorted by receiver.
 template <typename Use>
 void ForEachNeighbourhood(absl::Span<const Recipient> destinations, uint32_t size, Use use) {
   for (uint32_t begin = 0; begin < destinations.size();) {
@@ -147,8 +148,8 @@ double ElementBytesOf(const Demand& demand) {
   return static_cast<double>(demand.size_bytes) / static_cast<double>(demand.box.element_count());
 }
 
-// Returns the rows whose blocks the source holds whole, if they and what is cut off are large
-// enough to be pieces; else nothing.
+// Returns the rows of the demand whose blocks the source holds whole. Empty if these rows, or the
+// rest, are too small to be pieces.
 Box BetweenSeams(const SourceIndex& sources, const Demand& demand, uint64_t smallest) {
   const Source& source = sources.source(demand.source);
   Box between = demand.box;
@@ -194,7 +195,8 @@ class Dealer {
         neighbourhood_size_(NeighbourhoodSize(receivers.size())),
         racks_count_(HaveRacksInCommon(senders, receivers)) {}
 
-  // Deals what is at a seam of its source to one of the holders. The rest is `between`.
+  // Assigns the parts of a demand at the seams of its source, which are all but `between`, to one
+  // holder.
   void DealSeams(uint32_t index, const Box& between, bool relayed) {
     const Demand& demand = demands_.demands[index];
     const Source& source = sources_.source(demand.source);
@@ -214,15 +216,16 @@ class Dealer {
     }
   }
 
-  // Deals `box`, which is the demand's or between its seams, for every tensor and destination.
+  // Assigns `box`, the demand's box or the part between its seams, for every tensor and
+  // destination.
   void Deal(uint32_t index, const Box& box) {
     const Copies all = AllCopies(demands_.demands[index]);
     DealCopies(LotOf(index, box), all);
   }
 
-  // Deals what was put off: as much as possible to holders in the receivers' racks, and then the
-  // rest to all holders. Must be called after all demands have been dealt. Returns false if nothing
-  // was put off.
+  // Assigns the postponed copies: as many as possible to holders in the receivers' racks, then the
+  // rest to all holders. Call it after all demands have been assigned. Returns false if nothing was
+  // postponed.
   bool DealPutOff() {
     if (put_off_.empty()) return false;
     for (const PutOff& part : std::exchange(put_off_, {})) DealInRacks(part);
@@ -231,8 +234,8 @@ class Dealer {
     return true;
   }
 
-  // Deals one copy of the box for each tensor and neighbourhood, in parts, which the destinations
-  // get in turn and relay. All of them come from one holder if that is given.
+  // Assigns one copy of the box for each tensor and neighbourhood, in parts. The destinations get
+  // the parts in turn and relay them. If `holder` is given, it sends all parts.
   void DealToRelays(uint32_t index, const Box& box, std::optional<size_t> holder = std::nullopt) {
     const Demand& demand = demands_.demands[index];
     ForEachNeighbourhood(demands_.DestinationsOf(demands_.WantOf(demand)), neighbourhood_size_,
@@ -263,8 +266,8 @@ class Dealer {
       lot.holder = holder;
       lot.relayed = true;
       rest_bytes -= lot.bytes();
-      // Neighbours go to one destination. The destination after the last one that got one more than
-      // others is the next to get one more.
+      // Adjacent parts go to one destination. If the parts do not divide evenly, the extra ones go
+      // to the destinations in turn, continuing after the last one that got an extra part.
       const uint32_t more = members % destinations;
       for (uint32_t d = 0, first = 0; d < destinations && first < members; ++d) {
         const uint32_t last = first + members / destinations + (d < more ? 1 : 0);
@@ -276,12 +279,12 @@ class Dealer {
     }
   }
 
-  // Returns into how many parts each of `copies` is cut, so that all destinations get about as
-  // many: the fewest, if several are as good.
+  // Returns the number of parts into which each of `copies` is cut, so that all destinations get
+  // about equally many. Returns the smallest such number.
   static uint32_t PartsOfCopy(uint32_t copies, uint32_t destinations) {
     const uint32_t least = (destinations + copies - 1) / copies;
     uint32_t best = least;
-    double best_ratio = kMostParts;  // Of the most that one gets over the mean.
+    double best_ratio = kMostParts;  // The largest number of parts of a destination over the mean.
     for (uint32_t parts = least; parts <= kMostParts * least; ++parts) {
       const uint64_t all = uint64_t{parts} * copies;
       const uint64_t most = (all + destinations - 1) / destinations;
@@ -294,7 +297,7 @@ class Dealer {
     return best;
   }
 
-  // What is dealt at a time.
+  // The unit of assignment.
   struct Lot {
     uint32_t demand;
     absl::Span<const Holder> holders;
@@ -317,7 +320,7 @@ class Dealer {
             .element_bytes = ElementBytesOf(demand)};
   }
 
-  // Copies that wait until those of all demands have been dealt to nearer holders.
+  // Postponed copies, which wait until copies of all demands have been assigned to nearer holders.
   struct PutOff {
     uint32_t demand;
     Box box;
@@ -394,7 +397,7 @@ class Dealer {
     if (lot.relayed) Relay(lot.demand, box, copies);
   }
 
-  // Sends what one receiver has got to all its neighbours that want it.
+  // Makes a receiver relay its part to all neighbours that want it.
   void Relay(uint32_t demand, const Box& box, const Copies& got) {
     const auto destinations = demands_.DestinationsOf(demands_.WantOf(demands_.demands[demand]));
     const Recipient& head = destinations[got.first_destination];
@@ -417,7 +420,8 @@ class Dealer {
     }
   }
 
-  // Takes whole copies for one destination from the holders on its host, as far as their quotas go.
+  // Assigns whole copies for one destination to the holders on its host, as far as their quotas
+  // allow.
   void DealOnHost(const Lot& lot, Copies& left) {
     const RankLink& receiver = receivers_[ReceiverOf(lot, left.first_destination)];
     for (size_t i = 0; i < lot.holders.size(); ++i) {
@@ -431,8 +435,8 @@ class Dealer {
     }
   }
 
-  // Takes whole copies from the holders in the receivers' racks, as far as their quotas go, and
-  // puts off what is left.
+  // Assigns whole copies to the holders in the receivers' racks, as far as their quotas allow, and
+  // postpones the rest.
   void DealInRacks(const PutOff& part) {
     const Lot lot = LotOf(part);
     const auto rack_of = [&](uint32_t destination) {
@@ -452,7 +456,8 @@ class Dealer {
     }
   }
 
-  // Gives whole copies to the holders in a rack, as far as their quotas go. Returns how many.
+  // Assigns whole copies to the holders in a rack, as far as their quotas allow. Returns the number
+  // of copies.
   uint64_t DealInRack(const Lot& lot, const Copies& copies, uint32_t rack) {
     std::vector<size_t> holders;
     for (size_t i = 0; i < lot.holders.size(); ++i) {
@@ -461,7 +466,7 @@ class Dealer {
     return DealWhole(lot, holders, copies);
   }
 
-  // Gives whole copies to all holders, and cuts the few that are left where quotas end.
+  // Assigns whole copies to all holders, and cuts the few remaining copies where quotas end.
   void DealEvenly(const Lot& lot, const Copies& copies) {
     std::vector<size_t> holders(lot.holders.size());
     std::iota(holders.begin(), holders.end(), 0);
@@ -474,9 +479,9 @@ class Dealer {
     }
   }
 
-  // Gives each of some holders as many whole copies as its quota is of their quotas, and then each
-  // of the few that are left to the one with the most left. Returns how many copies that were:
-  // fewer than all where quotas end.
+  // Assigns whole copies to some holders in proportion to their quotas, then each of the few
+  // remaining copies to the holder with the most quota left. Returns the number of assigned copies,
+  // which is less than all if the quotas are used up.
   uint64_t DealWhole(const Lot& lot, absl::Span<const size_t> holders, const Copies& copies) {
     double quota_bytes = 0;
     for (const size_t i : holders) quota_bytes += std::max(lot.quotas[i], 0.0);
@@ -512,13 +517,13 @@ class Dealer {
     return quota <= 0 ? 0.0 : std::floor(quota / copy_bytes);
   }
 
-  // Ships copies [begin, end), counted as ForRectangles() counts them.
+  // Ships copies [begin, end), in the numbering of ForRectangles().
   void ShipRange(const Lot& lot, size_t holder, const Copies& of, uint64_t begin, uint64_t end) {
     ForRectangles(of, begin, end,
                   [&](const Copies& copies) { Ship(lot, holder, lot.box, copies); });
   }
 
-  // Calls `use` for copies [begin, end), counted tensor by tensor: at most three rectangles.
+  // Calls `use` for copies [begin, end), numbered tensor by tensor, as at most three rectangles.
   template <typename Use>
   static void ForRectangles(const Copies& of, uint64_t begin, uint64_t end, Use use) {
     const uint64_t width = of.last_destination - of.first_destination;
@@ -534,7 +539,7 @@ class Dealer {
     }
   }
 
-  // Deals one copy, in pieces where quotas end.
+  // Assigns one copy, cut into pieces where quotas end.
   void DealOne(const Lot& lot, const Copies& copy) {
     const Demand& demand = demands_.demands[lot.demand];
     const RankLink& receiver = receivers_[ReceiverOf(lot, copy.first_destination)];
@@ -559,8 +564,8 @@ class Dealer {
     return demands_.DestinationsOf(want)[destination].receiver;
   }
 
-  // Returns a holder on the receiver's own host while there is something left there, then one in
-  // its rack, then any; of several, the one with the most left.
+  // Returns a holder with quota left: on the receiver's own host if possible, otherwise in its
+  // rack, otherwise anywhere. Among several, returns the one with the most quota left.
   size_t Best(const Lot& lot, const RankLink& receiver) const {
     size_t best = 0;
     int best_nearness = 0;
@@ -587,9 +592,10 @@ class Dealer {
   uint64_t smallest_;
   std::vector<Shipment>& out_;
   const uint32_t neighbourhood_size_;
-  // True if a sender and a receiver are in one rack. The copies of all demands are then dealt on
-  // the receivers' hosts, then in their racks, and only then to other holders. Otherwise a receiver
-  // far away could use up the quota of a holder that is in the rack of a later demand's receiver.
+  // True if a sender and a receiver are in one rack. Copies of all demands are then assigned first
+  // on the receivers' hosts, then in their racks, and only then to other holders. Otherwise a
+  // distant receiver could use up the quota of a holder that is in the rack of a later demand's
+  // receiver.
   const bool racks_count_;
   std::vector<PutOff> put_off_;
   absl::flat_hash_map<uint32_t, size_t> replicas_;  // The chosen holders of each class with seams.
@@ -602,7 +608,7 @@ double Busiest(absl::Span<const double> loads) {
   return busiest;
 }
 
-// Returns how busy the links are, and how busy the busiest must be.
+// Returns the loads of the links, and the lower bound of the busiest link's load.
 Balance BalanceOf(const SourceIndex& sources, const Demands& demands,
                   const std::vector<Shipment>& shipments, const std::vector<double>& set_bytes,
                   absl::Span<const RankLink> senders, absl::Span<const RankLink> receivers,
@@ -633,8 +639,8 @@ Balance BalanceOf(const SourceIndex& sources, const Demands& demands,
   return balance;
 }
 
-// Returns for each want whether it can be relayed: if several receivers want it once. Scales are
-// few, and come with the proof that they are those which were used.
+// Returns for each want whether it can be relayed: several receivers want it, each once. Scales are
+// not relayed: they are small, and witnesses come with them.
 std::vector<bool> FindRelayable(const Demands& demands) {
   std::vector<bool> relayable;
   std::vector<uint32_t> receivers;
@@ -649,8 +655,8 @@ std::vector<bool> FindRelayable(const Demands& demands) {
   return relayable;
 }
 
-// Returns what is dealt of each demand once the seams have been. Where nobody else holds a source,
-// its seams need not be dealt first.
+// Returns the part of each demand that remains after its seams are assigned. If a source has only
+// one holder, its seams need not be assigned first.
 std::vector<Box> FindRests(const SourceIndex& sources, const Demands& demands, uint64_t smallest) {
   std::vector<Box> rests;
   rests.reserve(demands.demands.size());
@@ -661,8 +667,8 @@ std::vector<Box> FindRests(const SourceIndex& sources, const Demands& demands, u
   return rests;
 }
 
-// Returns what each set of holders is asked for. `once`: the wants of which one copy is for each
-// neighbourhood.
+// Returns the bytes demanded from each set of holders. `once`: the wants of which the senders send
+// one copy to each neighbourhood.
 std::vector<double> BytesOfSets(const SourceIndex& sources, const Demands& demands,
                                 const std::vector<bool>& once, uint32_t neighbourhood_size) {
   std::vector<double> set_bytes(sources.holder_sets().size(), 0);
@@ -681,7 +687,7 @@ std::vector<double> BytesOfSets(const SourceIndex& sources, const Demands& deman
   return set_bytes;
 }
 
-// Links between ranks of one host do not carry anything.
+// Data between ranks of one host does not use links.
 bool OnSeveralHosts(absl::Span<const RankLink> senders, absl::Span<const RankLink> receivers) {
   const auto elsewhere = [&](const RankLink& link) { return link.host != receivers[0].host; };
   return std::any_of(senders.begin(), senders.end(), elsewhere) ||
@@ -725,7 +731,7 @@ Assignment AssignDemands(const SourceIndex& sources, const Demands& demands,
   shipments.reserve(demands.demands.size());
   Dealer dealer(sources, demands, senders, receivers, ShareOut(sources, set_bytes, senders),
                 smallest_piece_bytes, shipments);
-  // Demands without a choice go first; the others balance them.
+  // Assign demands with only one holder first; the others balance them.
   const std::vector<Box> rests = FindRests(sources, demands, smallest_piece_bytes);
   for (uint32_t i = 0; i < demands.demands.size(); ++i) {
     const Demand& demand = demands.demands[i];
