@@ -17,10 +17,6 @@ namespace {
 // A claim holds Join and the head of the manifest: nobody is asked for parts before it is admitted.
 constexpr size_t kMostClaimMessages = 4;
 
-// How long the decisions of a group are kept of which nobody is here: a worker that has voted may
-// come back and ask for them. Ranks try again every two seconds.
-constexpr absl::Duration kDecisionsAreKept = absl::Minutes(10);
-
 // How long a group that is lost is expected to come back: ranks that lost a controller try again
 // every two seconds, and have lanes some seconds later. A job whose groups have other names than
 // those of its last run is told of these for so long.
@@ -37,8 +33,7 @@ Coordinator::Coordinator(CoordinatorOptions options, const std::vector<Decision>
       last_epoch_(uint64_t{options_.incarnation} << kEpochCountBits) {
   for (const std::string& name : required_groups_) (void)GroupNamed(name);
   for (const Decision& decision : decisions) {
-    Group& group = GroupNamed(decision.group);
-    if (group.decisions.empty()) {
+    if (GroupNamed(decision.group).decisions.empty()) {
       lost_.push_back({.until = absl::InfiniteFuture(),
                        .group = decision.group,
                        .why = absl::UnavailableError(absl::StrCat(
@@ -46,10 +41,7 @@ Coordinator::Coordinator(CoordinatorOptions options, const std::vector<Decision>
                            " is not here: it was before this controller began, and has not come "
                            "back yet"))});
     }
-    group.decisions.push_back(decision);
-    if (decision.version <= committed_version_) continue;
-    committed_version_ = decision.version;
-    newest_group_ = decision.group;
+    (void)decisions_.Add(decision);
   }
 }
 
@@ -259,7 +251,7 @@ void Coordinator::Admit(ConnectionId connection, const proto::Join& join, absl::
 Coordinator::Group& Coordinator::GroupNamed(const std::string& name) {
   const auto [group, added] = groups_.try_emplace(name, name, this);
   if (added) {
-    past_.at(name).away_since = absl::InfiniteFuture();
+    decisions_.OnHere(name);
     numbered_[group->second.number] = &group->second;
   }
   MarkChanged(group->second);
@@ -303,7 +295,7 @@ Standing Coordinator::StandingOf(Group& group) {
       .borrows = !group.lender.empty(),
       .loan_patience = group.lender.empty() ? absl::InfinitePast() : group.loan_patience,
       .behind = idle && (ready || group.phase == Phase::kGathering) &&
-                OldestToReplace(group) < committed_version_,
+                OldestToReplace(group) < decisions_.newest_version(),
       .lent_version = VersionToLend(group),
   };
   if (!idle) standing.deadline = std::min(standing.deadline, group.round->deadline());
@@ -328,35 +320,16 @@ void Coordinator::ForgetGroup(Group& group, absl::Time now) {
     trainer->told_groups.erase(name);
     trainer->lanes.erase({name, false});
   }
-  const auto past = past_.find(name);
-  if (past->second.decisions.empty()) {
-    past_.erase(past);
-    return;
-  }
-  past->second.away_since = now;
-  away_.emplace_back(now, name);
+  decisions_.OnAway(name, now);
 }
 
-void Coordinator::ForgetDecisions(absl::Time now) {
+void Coordinator::ForgetPast(absl::Time now) {
   for (Lost& lost : lost_) {
     if (lost.until != absl::InfiniteFuture()) break;
     lost.until = now + kLostIsExpected;  // It was lost before this controller began.
   }
   while (!lost_.empty() && now >= lost_.front().until) lost_.pop_front();
-  while (!away_.empty() && now - away_.front().first >= kDecisionsAreKept) {
-    const auto [since, name] = std::move(away_.front());
-    away_.pop_front();
-    const auto past = past_.find(name);
-    if (past == past_.end() || past->second.away_since != since) continue;
-    if (name == newest_group_) {
-      // A controller that knew no decision any more would take any version for the newest.
-      past->second.away_since = now;
-      away_.emplace_back(now, name);
-      continue;
-    }
-    actions_->Forget(name);
-    past_.erase(past);
-  }
+  for (const std::string& group : decisions_.Forget(now)) actions_->Forget(group);
 }
 
 void Coordinator::ForgetLost(const std::string& group) {
@@ -608,7 +581,7 @@ void Coordinator::Advance(absl::Time now) {
       if (!GoesOn(group)) ForgetGroup(group, now);
     }
   } while (!changed_.empty());
-  ForgetDecisions(now);
+  ForgetPast(now);
   // Members that are not joining any more have nothing to be late for.
   while (!join_deadlines_.empty()) {
     const Member* member = members_.Find(join_deadlines_.begin()->second);

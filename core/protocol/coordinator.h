@@ -25,9 +25,11 @@
 #include "core/plan/plan.h"
 #include "core/plan/rest.h"
 #include "core/protocol/decision.h"
+#include "core/protocol/decisions.h"
 #include "core/protocol/manifest_parts.h"
 #include "core/protocol/membership.h"
 #include "core/protocol/messages.pb.h"
+#include "core/protocol/publications.h"
 #include "core/protocol/standings.h"
 #include "core/protocol/timeouts.h"
 #include "core/protocol/update_round.h"
@@ -169,7 +171,7 @@ class Coordinator final {
           number(++c->last_group_number_),
           coordinator(*c),
           workers(c->members_.WorkersOf(name)),
-          decisions(c->past_[name].decisions) {}
+          decisions(c->decisions_.Of(name)) {}
 
     void ToWorker(uint32_t worker, proto::ControllerMessage message) override;
     void ToSender(const RankId& sender, proto::ControllerMessage message) override;
@@ -183,8 +185,8 @@ class Coordinator final {
     const std::string name;
     const GroupNumber number;
     Coordinator& coordinator;
-    const World& workers;              // Those that are here.
-    std::vector<Decision>& decisions;  // The last few.
+    const World& workers;  // Those that are here.
+    const GroupDecisions& decisions;
 
     bool IsSender(const RankId& id) const {
       return lender.empty() ? id.role == Role::kTrainer
@@ -245,63 +247,13 @@ class Coordinator final {
     std::optional<uint64_t> to_lend;  // The last result of VersionToLend(); null if it may differ.
     std::optional<Rest> rest;         // Until the round that brings it has begun.
   };
-  // What is known of a group whether or not anybody of it is here.
-  struct Past {
-    std::vector<Decision> decisions;
-    absl::Time away_since = absl::InfiniteFuture();  // Nobody of the group is here since then.
-  };
 
-  // A version's way through one group.
-  struct Part {
-    enum class State { kQueued, kOpen, kCommitted, kGivenUp };
-    State state = State::kQueued;
-    absl::Status status;     // Why it was given up.
-    bool unchanged = false;  // The group showed the same bytes before.
-
-    bool committed() const { return state == State::kCommitted; }
-    bool over() const { return committed() || state == State::kGivenUp; }
-  };
-  // A version that is being published. It is opened once, for the groups that are whole then.
-  struct Publication {
-    struct Publish {
-      uint64_t attempt;
-      absl::Time deadline;
-      absl::Time received;
-      std::vector<uint64_t> sampled = {};  // The units whose digests it has said.
-    };
-    uint64_t version;
-    std::map<uint32_t, Publish> publishes = {};  // By trainer.
-    // The earliest times among them; InfiniteFuture if there are none.
-    absl::Time deadline = absl::InfiniteFuture();
-    absl::Time received = absl::InfiniteFuture();
-    std::map<uint64_t, std::map<uint32_t, uint64_t>> digests = {};  // By unit, by trainer.
-    bool digests_off = false;
-    bool hold_commit = false;  // Its groups wait for a trainer's word.
-    bool commits = false;      // It has come.
-    bool opened = false;
-    std::map<std::string, Part> parts = {};  // By group.
-    size_t queued = 0, unfinished = 0;       // How many parts are so.
-
-    bool waits_for_word() const { return hold_commit && !commits; }
-    // Replaces what the trainer has published before.
-    void Add(uint32_t trainer, Publish publish);
-    // Returns false if the trainer does not publish it.
-    bool Remove(uint32_t trainer);
-    void SetPart(const std::string& group, Part part);
-  };
   // Another process that claims a rank which is here.
   struct Claim {
     ConnectionId incumbent;
     absl::Time deadline;
     std::vector<proto::RankMessage> messages;  // Handled once it is admitted.
   };
-  // A version that some trainers know to have been given up, and those that have yet to hear of it.
-  // It must not be committed because these publish it.
-  struct GivenUp {
-    std::set<uint32_t> trainers;
-    absl::Status status;
-  };
-
   // A group that is not here, and has not left. It may be on its way back.
   struct Lost {
     absl::Time until;  // From then on nobody expects it any more.
@@ -344,8 +296,8 @@ class Coordinator final {
   void Settle(Group& group);
   Standing StandingOf(Group& group);
   void ForgetGroup(Group& group, absl::Time now);
-  // Forgets decisions that nobody will ask for.
-  void ForgetDecisions(absl::Time now);
+  // Forgets what nobody will ask for.
+  void ForgetPast(absl::Time now);
   // Nobody waits for the group any more, if nobody of it is here.
   void ForgetLost(const std::string& group);
   bool IsRequired(const Group& group) const { return required_groups_.contains(group.name); }
@@ -446,9 +398,6 @@ class Coordinator final {
 
   // --- decisions and updates (coordinator_updates.cc) ---
 
-  // Returns what the group has decided in a round, or null.
-  static const Decision* FindDecision(const Group& group, const proto::Round& round);
-  static bool IsDecided(const Group& group, const proto::Round& round, uint64_t version);
   static bool ShowsOrKnows(const Group& group, uint64_t version);
   void NoteUnusable(Member& member, const proto::Failed& failed);
   static absl::Status WhyUnusable(const Group& group, uint64_t version);
@@ -461,9 +410,6 @@ class Coordinator final {
   absl::Status NotLater(uint64_t version) const;
   void OnPublish(const Member& member, const proto::Publish& publish, absl::Time now);
   void OnWithdraw(const Member& member, const proto::Withdraw& withdraw);
-  // Returns the publication that a message of a trainer is about; null if the trainer does not take
-  // part in it with that attempt.
-  Publication* FindPublication(const Member& trainer, uint64_t version, uint64_t attempt);
   void OnDecide(const Member& member, const proto::Decide& decide);
   // No group shows the version that has not decided to.
   void GiveUpParts(Publication& publication, const absl::Status& why);
@@ -473,8 +419,10 @@ class Coordinator final {
   void SendOutcome(uint32_t trainer, uint64_t attempt, uint64_t version, const std::string& group,
                    const Part& part);
   absl::Status CompareReplicas(uint32_t trainer, const Publication& publication) const;
-  // Gives the version up, also for the trainers that have yet to publish it.
+  // Gives up a version that is not opened, or what of it is not decided.
   void RefuseToAll(Publication& publication, const absl::Status& why);
+  // A version is given up. The trainers that do not publish it have yet to be told.
+  void GiveUp(const Publication& publication, const absl::Status& why);
   void TakePart(uint32_t trainer, const Publication& publication);
   // Ends a version in one group, and tells every trainer that publishes it.
   void EndPart(Publication& publication, const std::string& group, const Part& part);
@@ -489,8 +437,6 @@ class Coordinator final {
   void AdvancePublications(absl::Time now);
   void FinishPublication(const Publication& publication);
   void ForgetTrainer(uint32_t trainer, const absl::Status& why);
-  // Forgets what is not opened and what nobody publishes any more.
-  void DropUnwantedPublications();
   // Returns until when a publish of that time, if it is not opened, waits for missing ranks.
   absl::Time AbsenceDeadline(absl::Time received) const;
   // Returns true if the absence of ranks keeps every publish from being opened.
@@ -520,10 +466,8 @@ class Coordinator final {
   ManifestParts parts_;
   absl::Status halted_;
 
-  std::map<std::string, Past> past_;  // By group. It outlives the Groups, which refer to it.
-  std::deque<std::pair<absl::Time, std::string>> away_;  // By Past::away_since; some are back.
-  std::deque<Lost> lost_;                                // By Lost::until; some are back.
-  std::string newest_group_;             // The first that has decided committed_version_.
+  Decisions decisions_;                  // The Groups refer to it.
+  std::deque<Lost> lost_;                // By Lost::until; some are back.
   std::map<std::string, Group> groups_;  // Those in which something goes on.
   Standings standings_;                  // The sums over these groups, since the last Advance().
   GroupNumber last_group_number_ = 0;
@@ -536,16 +480,13 @@ class Coordinator final {
   uint64_t last_plan_ticket_ = 0;
   uint64_t last_epoch_;
 
-  std::map<uint64_t, Publication> publications_;  // By version.
+  Publications publications_;
   absl::Time incomplete_since_ =
       absl::InfinitePast();  // When a part of a whole term was last lost.
   // From when on terms begin without the trainers that are absent.
   absl::Time trainers_settled_at_ = absl::InfiniteFuture();
-  std::map<uint64_t, GivenUp> given_up_;  // By version; later than what is committed.
   uint64_t record_ticket_ = 0;
   std::map<uint64_t, Decision> recordings_;
-  uint64_t committed_version_ = 0;  // The newest of any group.
-  uint64_t published_version_ = 0;  // The newest that a trainer has published, also if it failed.
   uint64_t updates_committed_ = 0;
   uint64_t updates_aborted_ = 0;
 };

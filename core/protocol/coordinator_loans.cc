@@ -27,7 +27,7 @@ uint64_t Coordinator::VersionToLend(Group& group) {
     // Memory that is written directly is written over by the next update.
     if (worker.second->mode == Mode::kInPlace) return false;
     // A worker that has come from another job shows other bytes by the same number.
-    return IsDecided(group, worker.second->shown_round, version);
+    return group.decisions.Contains(worker.second->shown_round, version);
   });
   if (all) lent = version;
   return lent;
@@ -35,7 +35,7 @@ uint64_t Coordinator::VersionToLend(Group& group) {
 
 uint64_t Coordinator::NewestVersion(const Member& worker) const {
   const uint64_t version = std::max(worker.shown_version, worker.committed_version);
-  return version <= committed_version_ ? version : 0;
+  return version <= decisions_.newest_version() ? version : 0;
 }
 
 uint64_t Coordinator::OldestToReplace(const Group& group) const {
@@ -46,8 +46,8 @@ uint64_t Coordinator::OldestToReplace(const Group& group) const {
     if (!worker->catch_up) return kNothing;
     oldest = std::min(oldest, NewestVersion(*worker));
   }
-  if (oldest >= committed_version_) return kNothing;
-  for (const auto& [version, publication] : publications_) {
+  if (oldest >= decisions_.newest_version()) return kNothing;
+  for (const auto& [version, publication] : publications_.all()) {
     const auto part = publication.parts.find(group.name);
     // The trainers are about to bring it.
     if (part != publication.parts.end() && part->second.state == Part::State::kQueued) {
@@ -67,7 +67,7 @@ bool Coordinator::Group::IsTried(const std::string& holder) const {
 // empty text.
 std::string Coordinator::FindLender(const Group& group) {
   const uint64_t oldest = OldestToReplace(group);
-  if (oldest >= committed_version_) return "";
+  if (oldest >= decisions_.newest_version()) return "";
   uint64_t newest = 0;
   for (const auto& [rank, worker] : group.workers.here) {
     newest = std::max(newest, NewestVersion(*worker));
@@ -84,10 +84,10 @@ std::string Coordinator::FindLender(const Group& group) {
 }
 
 bool Coordinator::IsHeldFor(const Group& group) const {
-  if (OldestToReplace(group) >= committed_version_ || group.IsTried("")) return false;
+  if (OldestToReplace(group) >= decisions_.newest_version() || group.IsTried("")) return false;
   const auto& trainers = members_.trainers().here;
   return std::all_of(trainers.begin(), trainers.end(), [&](const auto& trainer) {
-    return trainer.second->held.version() == committed_version_;
+    return trainer.second->held.version() == decisions_.newest_version();
   });
 }
 
@@ -98,7 +98,7 @@ void Coordinator::TryCatchUp(Group& group, absl::Time now) {
   if (!FindLender(group).empty()) {
     BeginGathering(group);
   } else if (IsHeldFor(group)) {
-    BeginCatchingUp(group, committed_version_, now);
+    BeginCatchingUp(group, decisions_.newest_version(), now);
   }
 }
 

@@ -79,7 +79,7 @@ void Coordinator::BeginRestTerm(Group& group) {
 void Coordinator::ContinueRound(Group& group, absl::Time now) {
   const Rest rest = *std::exchange(group.rest, std::nullopt);
   const uint64_t version = rest.continued.version;
-  const Publication& publication = publications_.at(version);
+  const Publication& publication = *publications_.Find(version);
   group.round = std::make_unique<UpdateRound>(
       NextUpdate(group, version), MembersOfRound(group, version), publication.digests_off,
       publication.deadline, group.plan, IfLanesDie::kAbort, &group);

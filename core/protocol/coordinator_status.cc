@@ -83,7 +83,7 @@ void Coordinator::AddTraffic(const RankId& worker, proto::RankStatus& rank) cons
 // Those who have taken the place of a group's workers show nothing of what these have decided.
 uint64_t Coordinator::CommittedBy(const Group& group) const {
   uint64_t committed = 0;
-  for (const Decision& decision : group.decisions) {
+  for (const Decision& decision : group.decisions.kept()) {
     const auto& workers = group.workers.here;
     const bool all =
         !workers.empty() && std::all_of(workers.begin(), workers.end(), [&](const auto& worker) {
@@ -97,7 +97,8 @@ uint64_t Coordinator::CommittedBy(const Group& group) const {
 absl::Duration Coordinator::SwitchSpread() const {
   absl::Time first = absl::InfiniteFuture(), last = absl::InfinitePast();
   for (const auto& [id, member] : members_.members()) {
-    if (member.shown_version != committed_version_ || member.shown_at == absl::InfinitePast()) {
+    if (member.shown_version != decisions_.newest_version() ||
+        member.shown_at == absl::InfinitePast()) {
       continue;
     }
     first = std::min(first, member.shown_at);
@@ -111,8 +112,9 @@ proto::StatusReply Coordinator::Status(const proto::StatusRequest& request) cons
                                      "connecting", "catching up", "ready"};
   proto::StatusReply reply;
   reply.set_job(options_.job);
-  reply.set_committed_version(committed_version_);
-  reply.set_published_version(std::max(published_version_, committed_version_));
+  reply.set_committed_version(decisions_.newest_version());
+  reply.set_published_version(
+      std::max(publications_.newest_version(), decisions_.newest_version()));
   reply.set_updates_committed(updates_committed_);
   reply.set_updates_aborted(updates_aborted_);
   reply.set_switch_spread_us(SwitchSpread() / absl::Microseconds(1));

@@ -30,37 +30,6 @@ absl::Status StillWaiting(uint64_t version, const std::string& missing) {
 
 }  // namespace
 
-void Coordinator::Publication::Add(uint32_t trainer, Publish publish) {
-  (void)Remove(trainer);
-  deadline = std::min(deadline, publish.deadline);
-  received = std::min(received, publish.received);
-  publishes.emplace(trainer, std::move(publish));
-}
-
-bool Coordinator::Publication::Remove(uint32_t trainer) {
-  const auto found = publishes.find(trainer);
-  if (found == publishes.end()) return false;
-  for (const uint64_t unit : found->second.sampled) digests.at(unit).erase(trainer);
-  publishes.erase(found);
-  deadline = received = absl::InfiniteFuture();
-  for (const auto& [other, publish] : publishes) {
-    deadline = std::min(deadline, publish.deadline);
-    received = std::min(received, publish.received);
-  }
-  return true;
-}
-
-void Coordinator::Publication::SetPart(const std::string& group, Part part) {
-  const auto [found, added] = parts.try_emplace(group);
-  if (!added) {
-    queued -= found->second.state == Part::State::kQueued ? 1 : 0;
-    unfinished -= found->second.over() ? 0 : 1;
-  }
-  queued += part.state == Part::State::kQueued ? 1 : 0;
-  unfinished += part.over() ? 0 : 1;
-  found->second = std::move(part);
-}
-
 std::set<uint32_t> Coordinator::AllTrainers() const {
   std::set<uint32_t> trainers;
   for (uint32_t t = 0; t < members_.trainers().size; ++t) trainers.insert(t);
@@ -68,19 +37,6 @@ std::set<uint32_t> Coordinator::AllTrainers() const {
 }
 
 // --- decisions ---
-
-const Decision* Coordinator::FindDecision(const Group& group, const proto::Round& round) {
-  const auto found =
-      std::find_if(group.decisions.begin(), group.decisions.end(), [&](const Decision& decision) {
-        return decision.epoch == round.epoch() && decision.sequence == round.sequence();
-      });
-  return found == group.decisions.end() ? nullptr : &*found;
-}
-
-bool Coordinator::IsDecided(const Group& group, const proto::Round& round, uint64_t version) {
-  const Decision* const decision = FindDecision(group, round);
-  return decision != nullptr && decision->version == version;
-}
 
 bool Coordinator::ShowsOrKnows(const Group& group, uint64_t version) {
   const auto& workers = group.workers.here;
@@ -101,9 +57,9 @@ void Coordinator::ResolveDoubt(Member& member, bool everybody_is_here) {
     return;
   }
   const bool committed =
-      IsDecided(group, round, doubt.version()) || ShowsOrKnows(group, doubt.version());
+      group.decisions.Contains(round, doubt.version()) || ShowsOrKnows(group, doubt.version());
   const bool made_here = round.epoch() >> kEpochCountBits == options_.incarnation;
-  const bool kept = !group.decisions.empty() || doubt.version() > committed_version_;
+  const bool kept = !group.decisions.empty() || doubt.version() > decisions_.newest_version();
   const bool known = kept && (options_.decisions_are_durable || made_here);
   if (!committed && !known && !everybody_is_here) return;
   member.doubt.reset();
@@ -128,7 +84,7 @@ void Coordinator::ResolveDoubts(const Group& group, bool everybody_is_here) {
 // Keeps what a worker says about a version that its group has committed, also in an earlier term.
 void Coordinator::NoteUnusable(Member& member, const proto::Failed& failed) {
   if (member.id.role == Role::kTrainer) return;
-  const Decision* const decision = FindDecision(GroupNamed(member.id.group), failed.round());
+  const Decision* const decision = GroupNamed(member.id.group).decisions.Find(failed.round());
   if (decision == nullptr) return;
   member.unusable.emplace().set_version(decision->version);
   *member.unusable->mutable_error() = failed.error();
@@ -152,14 +108,10 @@ void Coordinator::TellUndecided(const Group& group, Member& trainer) {
   if (trainer.undecided_versions.empty()) return;
   if (!trainer.told_groups.insert(group.name).second) return;
   for (const uint64_t version : trainer.undecided_versions) {
-    const bool committed =
-        ShowsOrKnows(group, version) ||
-        std::any_of(group.decisions.begin(), group.decisions.end(),
-                    [&](const Decision& decision) { return decision.version == version; });
+    const bool committed = ShowsOrKnows(group, version) || group.decisions.Contains(version);
     // Earlier decisions may have been forgotten, also by controllers before this one. The newest
     // version that any group has committed is never forgotten.
-    const bool known = version > committed_version_ ||
-                       (!group.decisions.empty() && version > group.decisions.front().version);
+    const bool known = version > decisions_.newest_version() || group.decisions.Reaches(version);
     absl::Status lost;
     if (!committed && !known) {
       lost = absl::UnknownError(
@@ -167,8 +119,8 @@ void Coordinator::TellUndecided(const Group& group, Member& trainer) {
     } else if (!committed) {
       lost = absl::UnavailableError(absl::StrCat("version ", version, " was not committed before ",
                                                  ToString(trainer.id), " was lost"));
-      const auto given_up = given_up_.try_emplace(version, GivenUp{AllTrainers(), lost}).first;
-      given_up->second.trainers.erase(trainer.id.rank);
+      if (!publications_.IsGivenUp(version)) publications_.GiveUp(version, AllTrainers(), lost);
+      (void)publications_.Tell(version, trainer.id.rank);
     } else {
       lost = WhyUnusable(group, version);
     }
@@ -181,15 +133,17 @@ void Coordinator::TellUndecided(const Group& group, Member& trainer) {
 // which others that publish the version may not have heard. One that has been opened is this
 // controller's own, and may be committed by other groups.
 void Coordinator::NoteGivenUp(uint64_t version, uint32_t trainer) {
-  const auto found = publications_.find(version);
-  const bool opened = found != publications_.end() && found->second.opened;
-  if (version <= committed_version_ || opened) return;
+  Publication* const publication = publications_.Find(version);
+  const bool opened = publication != nullptr && publication->opened;
+  if (version <= decisions_.newest_version() || opened) return;
   const absl::Status failed = absl::UnavailableError(absl::StrCat(
       "publish version ", version, ": it failed at trainer ", trainer,
       ", perhaps by a controller before this one; publish it again, or a later version"));
-  const bool added = given_up_.try_emplace(version, GivenUp{AllTrainers(), failed}).second;
-  if (added && found != publications_.end()) RefuseToAll(found->second, failed);
-  given_up_.at(version).trainers.erase(trainer);
+  if (!publications_.IsGivenUp(version)) {
+    publications_.GiveUp(version, AllTrainers(), failed);
+    if (publication != nullptr) RefuseToAll(*publication, failed);
+  }
+  (void)publications_.Tell(version, trainer);
 }
 
 void Coordinator::Group::Record() { coordinator.RecordDecision(*this); }
@@ -220,15 +174,11 @@ void Coordinator::OnRecorded(uint64_t ticket, Recorded recorded, const absl::Sta
   }
   Group& group = GroupNamed(decision.group);
   if (recorded == Recorded::kDurable) {
-    group.decisions.push_back(decision);
     group.to_lend.reset();
-    if (group.decisions.size() > kDecisionsKept) group.decisions.erase(group.decisions.begin());
-    if (decision.version > committed_version_) {
+    if (decisions_.Add(decision)) {
       // Whoever could not lend the version before may be able to lend this one.
       for (auto& [name, other] : groups_) other.loans_tried.clear();
       MarkAllChanged();
-      committed_version_ = decision.version;
-      newest_group_ = decision.group;
     }
   }
   if (group.round != nullptr && group.round->update().epoch == decision.epoch &&
@@ -253,13 +203,13 @@ absl::Status Coordinator::CheckPublish(const Member& member, const proto::Publis
         absl::StrCat(ToString(member.id), " cannot publish version ", version));
   }
   // Some groups have committed one that is being published, perhaps.
-  if (publications_.contains(version)) return absl::OkStatus();
-  return version > committed_version_ ? absl::OkStatus() : NotLater(version);
+  if (publications_.all().contains(version)) return absl::OkStatus();
+  return version > decisions_.newest_version() ? absl::OkStatus() : NotLater(version);
 }
 
 absl::Status Coordinator::NotLater(uint64_t version) const {
   return absl::FailedPreconditionError(absl::StrCat("publish version ", version, ": version ",
-                                                    committed_version_,
+                                                    decisions_.newest_version(),
                                                     " is committed, and versions only grow"));
 }
 
@@ -294,28 +244,10 @@ void Coordinator::OnPublish(const Member& member, const proto::Publish& publish,
     }
     return;
   }
-  published_version_ = std::max(published_version_, version);
-  const auto given_up = given_up_.find(version);
-  if (given_up != given_up_.end() && given_up->second.trainers.erase(trainer) > 0) {
-    return RefusePublish(trainer, version, publish.attempt(), given_up->second.status);
+  if (absl::Status why = publications_.Tell(version, trainer); !why.ok()) {
+    return RefusePublish(trainer, version, publish.attempt(), why);
   }
-  const absl::Time deadline =
-      now +
-      (publish.deadline_ms() > 0 ? absl::Milliseconds(publish.deadline_ms()) : kPublishTimeout);
-  Publication& publication = publications_.try_emplace(version, Publication{version}).first->second;
-  if (publication.publishes.empty()) {
-    publication.digests_off = publish.digests_off();
-    publication.hold_commit = publish.hold_commit();
-  }
-  const int sampled = std::min(publish.sampled_units_size(), publish.sampled_digests_size());
-  publication.Add(trainer, {.attempt = publish.attempt(),
-                            .deadline = deadline,
-                            .received = now,
-                            .sampled = {publish.sampled_units().begin(),
-                                        publish.sampled_units().begin() + sampled}});
-  for (int i = 0; i < sampled; ++i) {
-    publication.digests[publish.sampled_units(i)][trainer] = publish.sampled_digests(i);
-  }
+  Publication& publication = publications_.Add(trainer, publish, now);
   absl::Status fits = CompareReplicas(trainer, publication);
   if (publication.hold_commit != publish.hold_commit()) {
     fits = absl::FailedPreconditionError(
@@ -333,37 +265,37 @@ void Coordinator::OnPublish(const Member& member, const proto::Publish& publish,
 
 // Returns an error if another trainer has published something else of what both hold.
 absl::Status Coordinator::CompareReplicas(uint32_t trainer, const Publication& publication) const {
-  for (const uint64_t unit : publication.publishes.at(trainer).sampled) {
-    const std::map<uint32_t, uint64_t>& digests = publication.digests.at(unit);
-    // All others have the same, or the version would have been refused before.
-    const auto other = digests.begin()->first == trainer ? digests.rbegin() : --digests.rend();
-    if (other->second == digests.at(trainer)) continue;
-    const Manifest& manifest = *members_.trainers().here.at(trainer)->manifest;
-    const uint32_t found = ReplicaUnits(manifest).FindShard(unit);
-    std::string what = "a tensor";
-    if (found < manifest.shard_count()) {
-      const ShardView shard = manifest.shard(found);
-      what = absl::StrCat("tensor \"", manifest.tensor_name(shard.tensor_index), "\" ",
-                          ToString(shard.box));
-    }
-    return absl::FailedPreconditionError(absl::StrCat(
-        "publish version ", publication.version, ": trainer ", std::min(trainer, other->first),
-        " and ", std::max(trainer, other->first), " hold different bytes of ", what,
-        "; replicas have to be equal, since each sends a part of what they hold"));
+  const auto difference = publication.FindDifference(trainer);
+  if (!difference) return absl::OkStatus();
+  const auto [unit, other] = *difference;
+  const Manifest& manifest = *members_.trainers().here.at(trainer)->manifest;
+  const uint32_t found = ReplicaUnits(manifest).FindShard(unit);
+  std::string what = "a tensor";
+  if (found < manifest.shard_count()) {
+    const ShardView shard = manifest.shard(found);
+    what = absl::StrCat("tensor \"", manifest.tensor_name(shard.tensor_index), "\" ",
+                        ToString(shard.box));
   }
-  return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("publish version ", publication.version, ": trainer ", std::min(trainer, other),
+                   " and ", std::max(trainer, other), " hold different bytes of ", what,
+                   "; replicas have to be equal, since each sends a part of what they hold"));
 }
 
 void Coordinator::RefuseToAll(Publication& publication, const absl::Status& why) {
   const uint64_t version = publication.version;
   if (publication.opened) return GiveUpParts(publication, why);
-  GivenUp& given_up = given_up_[version];
-  given_up = {AllTrainers(), why};
+  GiveUp(publication, why);
   for (const auto& [other, publish] : publication.publishes) {
     RefusePublish(other, version, publish.attempt, why);
-    given_up.trainers.erase(other);
   }
-  publications_.erase(version);
+  publications_.all().erase(version);
+}
+
+void Coordinator::GiveUp(const Publication& publication, const absl::Status& why) {
+  std::set<uint32_t> untold = AllTrainers();
+  for (const auto& [trainer, publish] : publication.publishes) untold.erase(trainer);
+  publications_.GiveUp(publication.version, std::move(untold), why);
 }
 
 void Coordinator::GiveUpParts(Publication& publication, const absl::Status& why) {
@@ -406,16 +338,6 @@ void Coordinator::TakePart(uint32_t trainer, const Publication& publication) {
   }
 }
 
-Coordinator::Publication* Coordinator::FindPublication(const Member& trainer, uint64_t version,
-                                                       uint64_t attempt) {
-  const auto found = publications_.find(version);
-  if (trainer.id.role != Role::kTrainer || found == publications_.end()) return nullptr;
-  const auto publish = found->second.publishes.find(trainer.id.rank);
-  const bool takes_part =
-      publish != found->second.publishes.end() && publish->second.attempt == attempt;
-  return takes_part ? &found->second : nullptr;
-}
-
 void Coordinator::SendArrived(uint32_t trainer, uint64_t attempt, const Group& group) {
   proto::ControllerMessage message;
   message.mutable_group_arrived()->set_version(group.round->update().version);
@@ -426,14 +348,16 @@ void Coordinator::SendArrived(uint32_t trainer, uint64_t attempt, const Group& g
 }
 
 void Coordinator::Group::TellArrived() {
-  const Publication& publication = coordinator.publications_.at(round->update().version);
+  const Publication& publication = *coordinator.publications_.Find(round->update().version);
   for (const auto& [trainer, publish] : publication.publishes) {
     coordinator.SendArrived(trainer, publish.attempt, *this);
   }
 }
 
 void Coordinator::OnDecide(const Member& member, const proto::Decide& decide) {
-  Publication* publication = FindPublication(member, decide.version(), decide.attempt());
+  if (member.id.role != Role::kTrainer) return;
+  Publication* const publication =
+      publications_.Find(member.id.rank, decide.version(), decide.attempt());
   if (publication == nullptr || !publication->opened || !publication->waits_for_word()) return;
   if (decide.has_error()) {
     return GiveUpParts(*publication, While(ToString(member.id), DecodeError(decide.error())));
@@ -445,13 +369,14 @@ void Coordinator::OnDecide(const Member& member, const proto::Decide& decide) {
 }
 
 void Coordinator::OnWithdraw(const Member& member, const proto::Withdraw& withdraw) {
-  Publication* const found = FindPublication(member, withdraw.version(), withdraw.attempt());
-  if (found == nullptr) return;
+  if (member.id.role != Role::kTrainer) return;
   const uint32_t trainer = member.id.rank;
+  Publication* const found = publications_.Find(trainer, withdraw.version(), withdraw.attempt());
+  if (found == nullptr) return;
   Publication& publication = *found;
   if (!publication.opened) {
     (void)publication.Remove(trainer);
-    return DropUnwantedPublications();
+    return publications_.DropUnwanted();
   }
   const absl::Status why = DecodeError(withdraw.error());
   for (auto& [name, part] : publication.parts) {
@@ -467,8 +392,8 @@ void Coordinator::OnWithdraw(const Member& member, const proto::Withdraw& withdr
 // Gives up what the trainer has published where it has not begun. What the trainer was told last,
 // it may not have heard.
 void Coordinator::ForgetTrainer(uint32_t trainer, const absl::Status& why) {
-  for (auto& [version, given_up] : given_up_) given_up.trainers.insert(trainer);
-  for (auto& [version, publication] : publications_) {
+  publications_.ForgetWhatWasTold(trainer);
+  for (auto& [version, publication] : publications_.all()) {
     if (!publication.Remove(trainer)) continue;
     GiveUpQueuedParts(publication, why);
     // Nobody is left who could say that its groups may show it.
@@ -476,13 +401,7 @@ void Coordinator::ForgetTrainer(uint32_t trainer, const absl::Status& why) {
       GiveUpParts(publication, why);
     }
   }
-  DropUnwantedPublications();
-}
-
-void Coordinator::DropUnwantedPublications() {
-  std::erase_if(publications_, [](const auto& entry) {
-    return !entry.second.opened && entry.second.publishes.empty();
-  });
+  publications_.DropUnwanted();
 }
 
 absl::Time Coordinator::AbsenceDeadline(absl::Time received) const {
@@ -507,7 +426,7 @@ std::string Coordinator::DescribeAbsence() const {
 }
 
 void Coordinator::EndLatePublishes(absl::Time now) {
-  for (auto& [version, publication] : publications_) {
+  for (auto& [version, publication] : publications_.all()) {
     if (!publication.opened) {
       RefuseLatePublishes(publication, now);
     } else if (publication.queued > 0 && now >= publication.deadline) {
@@ -517,7 +436,7 @@ void Coordinator::EndLatePublishes(absl::Time now) {
       }
     }
   }
-  DropUnwantedPublications();
+  publications_.DropUnwanted();
 }
 
 void Coordinator::RefuseLatePublishes(Publication& publication, absl::Time now) {
@@ -549,7 +468,7 @@ void Coordinator::RefuseLatePublishes(Publication& publication, absl::Time now) 
 
 absl::Time Coordinator::PublishDeadline() const {
   absl::Time next = absl::InfiniteFuture();
-  for (const auto& [version, publication] : publications_) {
+  for (const auto& [version, publication] : publications_.all()) {
     if (publication.opened) {
       if (publication.queued > 0) next = std::min(next, publication.deadline);
       continue;
@@ -622,7 +541,7 @@ void Coordinator::AdvancePart(Publication& publication, Group& group, absl::Time
                 now);
   TryBeginTerm(group, now);
   if (group.round != nullptr) return;
-  if (!group.decisions.empty() && publication.version <= group.decisions.back().version) {
+  if (publication.version <= group.decisions.newest_version()) {
     return GiveUpPart(publication, name, NotLater(publication.version));
   }
   if (IsMissingRanks(group)) {
@@ -632,15 +551,16 @@ void Coordinator::AdvancePart(Publication& publication, Group& group, absl::Time
 }
 
 void Coordinator::AdvancePublications(absl::Time now) {
-  for (auto entry = publications_.begin(); entry != publications_.end();) {
+  std::map<uint64_t, Publication>& all = publications_.all();
+  for (auto entry = all.begin(); entry != all.end();) {
     auto& [version, publication] = *entry;
     if (!publication.opened) {
       // A later version was committed while it waited.
-      if (version <= committed_version_) {
+      if (version <= decisions_.newest_version()) {
         for (const auto& [trainer, publish] : publication.publishes) {
           RefusePublish(trainer, version, publish.attempt, NotLater(version));
         }
-        entry = publications_.erase(entry);
+        entry = all.erase(entry);
         continue;
       }
       if (now < OpeningTime(publication)) {
@@ -663,9 +583,9 @@ void Coordinator::AdvancePublications(absl::Time now) {
       continue;
     }
     FinishPublication(publication);
-    entry = publications_.erase(entry);
+    entry = all.erase(entry);
   }
-  given_up_.erase(given_up_.begin(), given_up_.upper_bound(committed_version_));
+  publications_.ForgetGivenUp(decisions_.newest_version());
 }
 
 // Counts a version that every group has shown or given up.
@@ -679,9 +599,7 @@ void Coordinator::FinishPublication(const Publication& publication) {
     why = FirstError(why, part.status);
   }
   ++updates_aborted_;
-  GivenUp& given_up = given_up_[publication.version];
-  given_up = {AllTrainers(), why};
-  for (const auto& [trainer, publish] : publication.publishes) given_up.trainers.erase(trainer);
+  GiveUp(publication, why);
 }
 
 // --- rounds ---
@@ -732,7 +650,7 @@ void Coordinator::Group::TellOutcome(bool committed, const absl::Status& status)
 }
 
 uint64_t Coordinator::Group::OtherVersionOf(const RankId& trainer) const {
-  for (const auto& [version, publication] : coordinator.publications_) {
+  for (const auto& [version, publication] : coordinator.publications_.all()) {
     if (version != round->update().version && publication.publishes.contains(trainer.rank)) {
       return version;
     }
@@ -750,7 +668,7 @@ void Coordinator::OnOutcome(Group& group, bool committed, const absl::Status& st
     if (!committed) GiveUpLoan(group, status);
     return;
   }
-  EndPart(publications_.at(group.round->update().version), group.name,
+  EndPart(*publications_.Find(group.round->update().version), group.name,
           {committed ? Part::State::kCommitted : Part::State::kGivenUp, status,
            committed && group.round->unchanged()});
 }
