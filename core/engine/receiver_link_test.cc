@@ -27,9 +27,10 @@ TEST(ReceiverLinks, EachReceiverHasItsRoutesAndChunks) {
   AddRoute(routes, 3, 100);
   AddRoute(routes, 5, 100);
   const ChunkList chunks = CutIntoChunks(routes, 8192);
-  const auto links = MakeReceiverLinks(routes, chunks,
-                                       {{.peer = 5, .lanes = {{}}, .first_ledger_entry = 40},
-                                        {.peer = 3, .lanes = {{}}, .first_ledger_entry = 7}});
+  const auto links =
+      MakeReceiverLinks(routes, chunks,
+                        {{.peer = 5, .lanes = std::vector<LanePath>(1), .first_ledger_entry = 40},
+                         {.peer = 3, .lanes = std::vector<LanePath>(1), .first_ledger_entry = 7}});
   ASSERT_TRUE(links.ok()) << links.status();
   const ReceiverLinks& made = *links;
   ASSERT_EQ(made.links.size(), 2u);
@@ -55,7 +56,7 @@ TEST(ReceiverLinks, LanesHaveTheNicsOfThePlan) {
   AddRoute(routes, 1, 100);
   const auto made =
       MakeReceiverLinks(routes, CutIntoChunks(routes, 4096),
-                        {{.peer = 0, .lanes = {{}}},
+                        {{.peer = 0, .lanes = std::vector<LanePath>(1)},
                          {.peer = 1, .lanes = {{"mlx5_0", "mlx5_4"}, {"mlx5_1", "mlx5_5"}}}});
   ASSERT_TRUE(made.ok()) << made.status();
   ASSERT_EQ(made->links[0].lanes.size(), 1u);

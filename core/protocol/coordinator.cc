@@ -136,8 +136,8 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& m
       break;
     case proto::RankMessage::kConnectFailed:
       if (Group* group = FindTerm({member->id}, message.connect_failed().epoch())) {
-        group->ForgetLanesOf(member->id);
-        OnConnectFailed(*group, *member, DecodeError(message.connect_failed().error()), now);
+        group->term.ForgetLanesOf(member->id);
+        group->term.OnConnectFailed(member->id, DecodeError(message.connect_failed().error()), now);
       }
       break;
     case proto::RankMessage::kNics:
@@ -283,27 +283,27 @@ void Coordinator::Settle(Group& group) {
 }
 
 Standing Coordinator::StandingOf(Group& group) {
-  const bool ready = group.phase == Phase::kReady, missing = IsMissingRanks(group);
+  const bool ready = group.term.phase() == Phase::kReady, missing = IsMissingRanks(group);
   const bool idle = group.round == nullptr;
   Standing standing = {
-      .deadline = std::min(group.lanes_deadline, group.stop_deadline),
+      .deadline = std::min(group.term.lanes_deadline(), group.stop_deadline),
       .takes = ready || IsRequired(group),
       .blocks = !ready && IsRequired(group) && !Borrows(group),
       .settles = IsSettling(group),
       .complete = !group.workers.here.empty() && !missing,
       .misses_required = IsRequired(group) && missing,
-      .borrows = !group.lender.empty(),
-      .loan_patience = group.lender.empty() ? absl::InfinitePast() : group.loan_patience,
-      .behind = idle && (ready || group.phase == Phase::kGathering) &&
+      .borrows = group.term.lent(),
+      .loan_patience = !group.term.lent() ? absl::InfinitePast() : group.loan_patience,
+      .behind = idle && (ready || group.term.phase() == Phase::kGathering) &&
                 OldestToReplace(group) < decisions_.newest_version(),
       .lent_version = VersionToLend(group),
   };
   if (!idle) standing.deadline = std::min(standing.deadline, group.round->deadline());
-  if (group.phase == Phase::kGathering && group.rest) {
-    standing.deadline = std::min(standing.deadline, group.retry_at);
-  } else if (group.phase == Phase::kGathering && idle) {
-    standing.deadline =
-        std::min(standing.deadline, FindLender(group).empty() ? TermTime(group) : group.retry_at);
+  if (group.term.phase() == Phase::kGathering && group.rest) {
+    standing.deadline = std::min(standing.deadline, group.term.retry_at());
+  } else if (group.term.phase() == Phase::kGathering && idle) {
+    standing.deadline = std::min(
+        standing.deadline, FindLender(group).empty() ? TermTime(group) : group.term.retry_at());
   }
   return standing;
 }
@@ -311,7 +311,7 @@ Standing Coordinator::StandingOf(Group& group) {
 void Coordinator::ForgetGroup(Group& group, absl::Time now) {
   const std::string name = group.name;
   EndLoan(group);
-  terms_.erase(group.epoch);
+  terms_.erase(group.term.epoch());
   standings_.Erase(group.number);
   numbered_.erase(group.number);
   groups_.erase(name);
@@ -341,7 +341,7 @@ void Coordinator::ForgetLost(const std::string& group) {
 std::vector<Coordinator::Group*> Coordinator::GroupsOf(const RankId& id) {
   std::vector<Group*> groups;
   const auto add = [&](Group* group) {
-    if (group == nullptr || !group->IsMember(id)) return;
+    if (group == nullptr || !group->term.IsMember(id)) return;
     groups.push_back(group);
     MarkChanged(*group);
   };
@@ -356,9 +356,9 @@ std::vector<Coordinator::Group*> Coordinator::GroupsOf(const RankId& id) {
 
 std::vector<Member*> Coordinator::MembersOf(const Group& group) {
   std::vector<Member*> members;
-  const Group* const lender = group.lender.empty() ? nullptr : LookAt(group.lender);
+  const Group* const lender = !group.term.lent() ? nullptr : LookAt(group.term.lender());
   const World* senders = lender != nullptr ? &lender->workers : nullptr;
-  if (group.lender.empty()) senders = &members_.trainers();
+  if (!group.term.lent()) senders = &members_.trainers();
   for (const World* world : {senders, &group.workers}) {
     if (world == nullptr) continue;
     for (const auto& [rank, member] : world->here) members.push_back(member);
@@ -369,7 +369,7 @@ std::vector<Member*> Coordinator::MembersOf(const Group& group) {
 void Coordinator::OnMembersChanged(const RankId& id) {
   for (Group* group : GroupsOf(id)) {
     group->holes = absl::OkStatus();
-    BeginGathering(*group);
+    group->term.Gather();
   }
 }
 
@@ -469,14 +469,12 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
   parts_.Remove(connection);
   const std::vector<Group*> terms = GroupsOf(id);
   for (Group* group : terms) {
-    group->ForgetLanesOf(id);
-    group->ends.erase({id});
-    group->ends.erase({id, /*relays=*/true});
+    group->term.Remove(id);
     group->to_lend.reset();
   }
   if (id.role == Role::kTrainer) {
     for (auto& [name, group] : groups_) {
-      group.ForgetLanesOf(id);  // Those that borrow have kept them.
+      group.term.ForgetLanesOf(id);  // Those that borrow have kept them.
       if (group.rest) group.rest->holders.erase(id.rank);
     }
     MarkAllChanged();
@@ -486,10 +484,9 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
     if (members_.trainers().here.empty()) trainers_settled_at_ = absl::InfiniteFuture();
   }
   for (Group* group : terms) {
-    group->lane_lost = false;  // It died with the rank.
     if (group->round != nullptr) {
-      group->IsSender(id) ? group->round->OnSenderGone(id, why)
-                          : group->round->OnWorkerGone(id.rank, why);
+      group->term.IsSender(id) ? group->round->OnSenderGone(id, why)
+                               : group->round->OnWorkerGone(id.rank, why);
     }
   }
   OnMembersChanged(id);
@@ -639,8 +636,8 @@ void Coordinator::OnTime(absl::Time now) {
       if (!IsExpected(*group)) continue;
       const std::string text = DescribeWaiting(*group);
       if (!text.empty()) absl::StrAppend(&waiting, waiting.empty() ? "" : "; ", text);
-      if (!group->last_lane_trouble.ok()) {
-        absl::StrAppend(&waiting, "; ", group->last_lane_trouble.message());
+      if (!group->term.last_trouble().ok()) {
+        absl::StrAppend(&waiting, "; ", group->term.last_trouble().message());
       }
     }
     if (waiting.empty()) waiting = members_.DescribeMissing(kDefaultGroup);

@@ -31,6 +31,7 @@
 #include "core/protocol/messages.pb.h"
 #include "core/protocol/publications.h"
 #include "core/protocol/standings.h"
+#include "core/protocol/term.h"
 #include "core/protocol/timeouts.h"
 #include "core/protocol/update_round.h"
 
@@ -129,17 +130,7 @@ class Coordinator final {
   absl::StatusOr<Manifest> JobTensors() const;
 
  private:
-  // In kForOneRound, the plan serves the round at hand only: what a group catches up on, or the
-  // rest of a version.
-  enum class Phase { kGathering, kPlanning, kOffering, kConnecting, kForOneRound, kReady };
-
-  // A member as one that sends, or as one that receives. A worker that relays is both.
-  struct TermEnd {
-    RankId id;
-    bool relays = false;
-
-    auto operator<=>(const TermEnd&) const = default;
-  };
+  using Phase = Term::Phase;
 
   // What is lacking of a version whose round is to be continued.
   struct Rest {
@@ -171,7 +162,8 @@ class Coordinator final {
           number(++c->last_group_number_),
           coordinator(*c),
           workers(c->members_.WorkersOf(name)),
-          decisions(c->decisions_.Of(name)) {}
+          decisions(c->decisions_.Of(name)),
+          term(name) {}
 
     void ToWorker(uint32_t worker, proto::ControllerMessage message) override;
     void ToSender(const RankId& sender, proto::ControllerMessage message) override;
@@ -188,55 +180,22 @@ class Coordinator final {
     const World& workers;  // Those that are here.
     const GroupDecisions& decisions;
 
-    bool IsSender(const RankId& id) const {
-      return lender.empty() ? id.role == Role::kTrainer
-                            : id.role == Role::kWorker && id.group == lender;
-    }
-    bool IsSender(const TermEnd& end) const { return end.relays || IsSender(end.id); }
-    // Returns the number by which the other side knows that end.
-    uint32_t NumberOf(const TermEnd& end) const {
-      return end.relays ? plan.relay(end.id.rank) : end.id.rank;
-    }
-    bool IsMember(const RankId& id) const {
-      return IsSender(id) || (id.role == Role::kWorker && id.group == name);
-    }
     // Returns true while the trainers bring it a version.
     bool updating() const { return round != nullptr && !catching_up; }
-    void ForgetLanesOf(const RankId& id);
     // Returns true if that group, or the trainers if empty, are not asked for a version again.
     bool IsTried(const std::string& holder) const;
 
-    Phase phase = Phase::kGathering;
-    absl::Time lanes_deadline = absl::InfiniteFuture();  // While offering and connecting.
+    Term term;
     absl::Time stop_deadline =
-        absl::InfiniteFuture();                  // While a round that is given up is relayed.
-    absl::Time retry_at = absl::InfinitePast();  // No term begins before.
-    uint32_t lane_troubles = 0;                  // Since an update committed.
-    absl::Status last_lane_trouble;
-    absl::Status holes;         // What nobody holds while trainers are absent; OK if not known.
-    bool nics_changed = false;  // Since the plan was made.
-    bool lane_lost = false;     // Between ranks that live, since the last term was established.
-    uint64_t lanes_lost = 0;    // Terms that were established because of that.
-    uint64_t epoch = 0;         // The term's; 0 before the first.
-    // The group whose workers send in this term; empty: the trainers do.
-    std::string lender;
-    uint64_t lent_version = 0;
+        absl::InfiniteFuture();  // While a round that is given up is relayed.
+    absl::Status holes;          // What nobody holds while trainers are absent; OK if not known.
+    uint64_t lent_version = 0;   // By the term's lender.
     absl::Time loan_patience = absl::InfinitePast();  // Publishes wait for the loan until then.
     // By lender, since a worker joined or a version was committed by any group. Trainers that hold
     // a version have no name.
     std::map<std::string, int> loans_tried;
     absl::Status last_loan_trouble;
-    uint64_t plan_ticket = 0;  // Of the plan that is being made; 0: none.
-    Plan plan;
-    std::vector<RankId> senders;  // As the plan numbers them.
-    Tables tables;                // Those of the last plan in which the trainers sent all.
-    // The term's ends whose ranks have not gone since it was planned. What a rank says of a term is
-    // heard only while its end is among them.
-    std::set<TermEnd> ends;
-    std::map<TermEnd, proto::Offers> offers;
-    std::set<TermEnd> connected;
-    // Those between trainers and workers that are open. They go on from term to term.
-    std::set<RankPair> lanes;
+    Tables tables;              // Those of the last plan in which the trainers sent all.
     bool here = false;          // Versions go to it, or will when all its workers are back.
     uint64_t lost_version = 0;  // The last one that was published and given up since a commit.
     absl::Status lost_status;   // Why it was given up.
@@ -323,29 +282,20 @@ class Coordinator final {
 
   // Returns the group in whose term the member has that end, or null if there is none.
   Group* FindTerm(const TermEnd& end, uint64_t epoch);
-  static void BeginGathering(Group& group);
   // Returns when a term can begin in which the trainers send; InfiniteFuture while that takes ranks
   // that are not here.
   absl::Time TermTime(const Group& group) const;
   void TryBeginTerm(Group& group, absl::Time now);
-  static std::vector<RankId> SendersOf(const Group& group);
-  // Returns the ends that the plan gives its members; a worker's receiving end comes first.
-  std::set<TermEnd> EndsOf(const Group& group);
   // Returns a plan with its tables. Those that are also in `earlier` are taken from there.
   static Planned EncodeTables(absl::StatusOr<Plan> plan, const Tables& earlier,
                               const CoordinatorActions::ForEach& for_each);
   void OnPlanned(const std::string& name, uint64_t ticket, Planned planned, absl::Time now);
   void RefuseTerm(Group& group, const absl::Status& status, absl::Time now);
-  // All lanes of the term are open.
-  static void NoteLanes(Group& group);
   void SendPlan(const Group& group, const TermEnd& end, const std::string& table);
   void OnOffers(const Member& member, const proto::Offers& offers);
-  void SendConnect(Group& group);
   void OnConnected(Member& member, const proto::Connected& connected, absl::Time now);
-  void OnConnectFailed(Group& group, const Member& member, const absl::Status& why, absl::Time now);
   void OnNics(Member& member, const proto::Nics& nics, absl::Time now);
   void OnLaneFailed(const Member& member, const proto::LaneFailed& failed, absl::Time now);
-  static void RetryLanesLater(Group& group, absl::Time now);
   static void ReplaceLanes(Group& group, absl::Time now);
   // Ends the streams of ranks that have not done in time what their groups wait for.
   void HangUpWhoIsLate(absl::Time now);
@@ -430,7 +380,7 @@ class Coordinator final {
   void GiveUpQueuedParts(Publication& publication, const absl::Status& status);
   bool IsSettling(const Group& group) const;
   // Returns true if the group catches up on what another lends, and all its workers are here.
-  bool Borrows(const Group& group) const { return !group.lender.empty() && !IsMissingRanks(group); }
+  bool Borrows(const Group& group) const { return group.term.lent() && !IsMissingRanks(group); }
   absl::Time OpeningTime(const Publication& publication) const;
   void Open(Publication& publication);
   void AdvancePart(Publication& publication, Group& group, absl::Time now);

@@ -94,9 +94,9 @@ bool Coordinator::IsHeldFor(const Group& group) const {
 // A group that is whole has missed a version if its round failed, and not that of another. A lender
 // needs a term of its own; trainers that hold the version bring it in the term at hand.
 void Coordinator::TryCatchUp(Group& group, absl::Time now) {
-  if (group.phase != Phase::kReady || group.round != nullptr) return;
+  if (group.term.phase() != Phase::kReady || group.round != nullptr) return;
   if (!FindLender(group).empty()) {
-    BeginGathering(group);
+    group.term.Gather();
   } else if (IsHeldFor(group)) {
     BeginCatchingUp(group, decisions_.newest_version(), now);
   }
@@ -105,15 +105,15 @@ void Coordinator::TryCatchUp(Group& group, absl::Time now) {
 // Another group may lend it, or the next update brings it.
 void Coordinator::GiveUpLoan(Group& group, const absl::Status& why) {
   const std::string from =
-      group.lender.empty() ? "the trainers" : absl::StrCat("group ", group.lender);
+      !group.term.lent() ? "the trainers" : absl::StrCat("group ", group.term.lender());
   group.last_loan_trouble = While(absl::StrCat("catch up from ", from), why);
-  group.loans_tried[group.lender] = kMostLoansTried;
-  if (!group.lender.empty()) BeginGathering(group);
+  group.loans_tried[group.term.lender()] = kMostLoansTried;
+  if (group.term.lent()) group.term.Gather();
 }
 
 void Coordinator::EndCatchingUp(Group& group, const absl::Status& why, absl::Time now) {
   if (group.round == nullptr) {
-    if (!group.lender.empty()) GiveUpLoan(group, why);
+    if (group.term.lent()) GiveUpLoan(group, why);
     return;
   }
   if (!group.catching_up) return;
@@ -123,31 +123,30 @@ void Coordinator::EndCatchingUp(Group& group, const absl::Status& why, absl::Tim
 
 // Tells the lender that it need not keep what it lent.
 void Coordinator::EndLoan(Group& group) {
-  if (group.lender.empty()) return;
+  if (!group.term.lent()) return;
   proto::ControllerMessage message;
   message.mutable_term_over()->set_group(group.name);
-  if (const Group* lender = LookAt(group.lender); lender != nullptr) {
+  if (const Group* lender = LookAt(group.term.lender()); lender != nullptr) {
     for (const auto& [rank, member] : lender->workers.here) {
       member->lanes.erase({group.name, false});
       actions_->Send(member->connection, message);
     }
   }
-  std::erase_if(group.ends, [&](const TermEnd& end) { return group.IsSender(end.id); });
-  group.lender.clear();
+  group.term.EndLoan();
   group.lent_version = 0;
 }
 
 void Coordinator::BeginCatchingUp(Group& group, uint64_t version, absl::Time now) {
   RoundMembers members = MembersOfRound(group, version);
-  if (members.workers.empty()) return BeginGathering(group);   // It has got it meanwhile.
+  if (members.workers.empty()) return group.term.Gather();     // It has got it meanwhile.
   const absl::Time deadline = now + options_.absence_timeout;  // To be READY.
   group.round = std::make_unique<UpdateRound>(NextUpdate(group, version), std::move(members),
-                                              /*digests_off=*/false, deadline, group.plan,
+                                              /*digests_off=*/false, deadline, group.term.plan(),
                                               IfLanesDie::kAbort, &group);
   group.catching_up = true;
   group.round->Begin(/*catch_up=*/true, /*continued=*/nullptr, now);
-  for (uint32_t s = 0; s < group.plan.sender_count(); ++s) {
-    const Member* sender = members_.Find(group.senders[s]);
+  for (uint32_t s = 0; s < group.term.plan().sender_count(); ++s) {
+    const Member* sender = members_.Find(group.term.senders()[s]);
     if (sender != nullptr) group.round->OnPublish(sender->id, sender->held.attempt(), deadline);
   }
 }

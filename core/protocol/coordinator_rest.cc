@@ -38,11 +38,11 @@ void Coordinator::Group::CheckRest(uint32_t sender) { coordinator.CheckRest(*thi
 // A version that nobody can complete is given up at once, not when all else has arrived.
 void Coordinator::CheckRest(Group& group, uint32_t sender) {
   std::set<RankPair> lacking;
-  for (uint32_t w = 0; w < group.plan.receiver_count(); ++w) lacking.insert({sender, w});
+  for (uint32_t w = 0; w < group.term.plan().receiver_count(); ++w) lacking.insert({sender, w});
   std::set<uint32_t> others = AllTrainers();
   others.erase(sender);
   actions_->Compute([this, name = group.name, update = group.round->update(), lacking,
-                     plan = group.plan, trainers = ManifestsOf(members_.trainers(), &others),
+                     plan = group.term.plan(), trainers = ManifestsOf(members_.trainers(), &others),
                      workers = ManifestsOf(group.workers)](const CoordinatorActions::ForEach&) {
     const absl::Status status = PlanRestOf(plan, lacking, trainers, workers).status();
     return [this, name, update, status](absl::Time now) {
@@ -56,16 +56,14 @@ void Coordinator::CheckRest(Group& group, uint32_t sender) {
 }
 
 void Coordinator::Group::PlanRest(std::set<RankPair> lacking, std::set<uint32_t> holders) {
-  rest = {round->update(), std::move(plan), std::move(lacking), std::move(holders)};
-  plan = Plan();
-  BeginGathering(*this);
+  rest = {round->update(), term.TakePlan(), std::move(lacking), std::move(holders)};
+  term.Gather();
 }
 
 void Coordinator::BeginRestTerm(Group& group) {
-  group.phase = Phase::kPlanning;
-  group.plan_ticket = ++last_plan_ticket_;
+  group.term.BeginPlanning(++last_plan_ticket_, /*lender=*/"");
   actions_->Compute(
-      [this, name = group.name, ticket = group.plan_ticket, rest = *group.rest,
+      [this, name = group.name, ticket = last_plan_ticket_, rest = *group.rest,
        trainers = ManifestsOf(members_.trainers(), &group.rest->holders),
        workers = ManifestsOf(group.workers)](const CoordinatorActions::ForEach& for_each) {
         auto planned = std::make_shared<Planned>(
@@ -82,7 +80,7 @@ void Coordinator::ContinueRound(Group& group, absl::Time now) {
   const Publication& publication = *publications_.Find(version);
   group.round = std::make_unique<UpdateRound>(
       NextUpdate(group, version), MembersOfRound(group, version), publication.digests_off,
-      publication.deadline, group.plan, IfLanesDie::kAbort, &group);
+      publication.deadline, group.term.plan(), IfLanesDie::kAbort, &group);
   if (publication.waits_for_word()) group.round->HoldCommit();
   group.round->Begin(/*catch_up=*/false, &rest.continued, now);
   for (const auto& [trainer, publish] : publication.publishes) {

@@ -21,22 +21,20 @@ std::string Coordinator::DescribeMissing(const Group& group) const {
 std::string Coordinator::DescribeWaiting(const Group& group) const {
   if (!halted_.ok()) return std::string(halted_.message());
   if (group.round != nullptr && group.round->aborted()) return group.round->DescribeWaiting();
-  if (group.phase == Phase::kReady || group.phase == Phase::kForOneRound) {
+  if (group.term.phase() == Phase::kReady || group.term.phase() == Phase::kForOneRound) {
     return group.round != nullptr ? group.round->DescribeWaiting() : "";
   }
-  if (group.phase == Phase::kPlanning) return "the plan";
-  if (group.phase == Phase::kGathering) {
+  if (group.term.phase() == Phase::kPlanning) return "the plan";
+  if (group.term.phase() == Phase::kGathering) {
     std::string missing = DescribeMissing(group);
     if (missing.empty()) missing = members_.DescribeMissing(group.name);  // Not for long.
-    if (!missing.empty() || group.last_lane_trouble.ok()) return missing;
-    return absl::StrCat("lanes that can be made again: ", group.last_lane_trouble.message());
+    if (!missing.empty() || group.term.last_trouble().ok()) return missing;
+    return absl::StrCat("lanes that can be made again: ", group.term.last_trouble().message());
   }
   std::string text;
   RankId last;
-  for (const TermEnd& end : group.ends) {
-    const bool waiting = group.phase == Phase::kOffering ? !group.offers.contains(end)
-                                                         : !group.connected.contains(end);
-    if (!waiting || (!text.empty() && end.id == last)) continue;
+  for (const TermEnd& end : group.term.Awaited()) {
+    if (!text.empty() && end.id == last) continue;
     last = end.id;
     absl::StrAppend(&text, text.empty() ? "" : ", ", ToString(last), " (its lanes)");
   }
@@ -71,8 +69,8 @@ std::vector<std::pair<ConnectionId, RankId>> Coordinator::Workers(const std::str
 
 void Coordinator::AddTraffic(const RankId& worker, proto::RankStatus& rank) const {
   const auto group = groups_.find(worker.group);
-  if (group == groups_.end() || !group->second.lender.empty()) return;
-  const Plan& plan = group->second.plan;
+  if (group == groups_.end() || group->second.term.lent()) return;
+  const Plan& plan = group->second.term.plan();
   if (worker.rank >= plan.receiver_count()) return;
   const std::vector<uint64_t> bytes = plan.bundles().BytesTo(worker.rank);
   const auto relayed = bytes.begin() + plan.holder_count();
@@ -124,14 +122,14 @@ proto::StatusReply Coordinator::Status(const proto::StatusRequest& request) cons
   for (const auto& [name, group] : groups_) {
     if (!IsExpected(group)) continue;
     any = true;
-    least = std::min(least, group.phase);
+    least = std::min(least, group.term.phase());
     updating = updating || group.updating();
     proto::GroupStatus* out = reply.add_groups();
     out->set_name(name);
-    out->set_phase(group.updating() ? "updating" : kPhases[static_cast<int>(group.phase)]);
-    out->set_epoch(group.epoch & ((uint64_t{1} << kEpochCountBits) - 1));
-    out->set_plan_hash(group.plan.hash());
-    out->set_lanes_lost(group.lanes_lost);
+    out->set_phase(group.updating() ? "updating" : kPhases[static_cast<int>(group.term.phase())]);
+    out->set_epoch(group.term.epoch() & ((uint64_t{1} << kEpochCountBits) - 1));
+    out->set_plan_hash(group.term.plan().hash());
+    out->set_lanes_lost(group.term.lanes_lost());
     out->set_committed_version(CommittedBy(group));
     if (group.round != nullptr) out->set_updating_version(group.round->update().version);
     out->set_waiting_for(DescribeWaiting(group));
@@ -157,12 +155,14 @@ proto::StatusReply Coordinator::Status(const proto::StatusRequest& request) cons
     bool connected = false;
     uint64_t planned_bytes = 0;
     for (const auto& [name, group] : groups_) {
-      if (!group.IsMember(id)) continue;
-      connected = connected || group.connected.contains({id});
-      const bool sender = group.IsSender(id);
-      if (id.rank >= (sender ? group.plan.sender_count() : group.plan.receiver_count())) continue;
-      planned_bytes +=
-          sender ? group.plan.sender_bytes(id.rank) : group.plan.receiver_bytes(id.rank);
+      if (!group.term.IsMember(id)) continue;
+      connected = connected || group.term.IsConnected(id);
+      const bool sender = group.term.IsSender(id);
+      if (id.rank >=
+          (sender ? group.term.plan().sender_count() : group.term.plan().receiver_count()))
+        continue;
+      planned_bytes += sender ? group.term.plan().sender_bytes(id.rank)
+                              : group.term.plan().receiver_bytes(id.rank);
     }
     rank->set_planned_bytes(planned_bytes);
     if (request.traffic() && id.role == Role::kWorker) AddTraffic(id, *rank);

@@ -186,7 +186,7 @@ void Coordinator::OnRecorded(uint64_t ticket, Recorded recorded, const absl::Sta
     group.round->OnRecorded(recorded, status);
     // They show it, however late.
     for (const auto& [rank, worker] : group.workers.here) {
-      if (recorded != Recorded::kDurable || !group.ends.contains({worker->id})) continue;
+      if (recorded != Recorded::kDurable || !group.term.ends().contains({worker->id})) continue;
       worker->committed_version = std::max(worker->committed_version, decision.version);
     }
   }
@@ -481,7 +481,7 @@ absl::Time Coordinator::PublishDeadline() const {
 
 // Returns true if the group's ranks are all here and its lanes are being made for the first time.
 bool Coordinator::IsSettling(const Group& group) const {
-  return group.phase != Phase::kReady && group.lender.empty() && group.lane_troubles == 0 &&
+  return group.term.phase() != Phase::kReady && !group.term.lent() && !group.term.had_trouble() &&
          !IsMissingRanks(group);
 }
 
@@ -499,7 +499,7 @@ void Coordinator::Open(Publication& publication) {
   for (const auto& [name, group] : groups_) {
     if (group.workers.here.empty()) continue;
     // What a required group catches up on is older than this version, which takes its place.
-    const bool takes = group.phase == Phase::kReady || IsRequired(group);
+    const bool takes = group.term.phase() == Phase::kReady || IsRequired(group);
     publication.SetPart(
         name, takes ? Part() : Part{Part::State::kGivenUp, NotWhole(name, DescribeWaiting(group))});
   }
@@ -547,7 +547,7 @@ void Coordinator::AdvancePart(Publication& publication, Group& group, absl::Time
   if (IsMissingRanks(group)) {
     return GiveUpPart(publication, name, NotWhole(name, DescribeMissing(group)));
   }
-  if (group.phase == Phase::kReady) BeginRound(group, publication, now);
+  if (group.term.phase() == Phase::kReady) BeginRound(group, publication, now);
 }
 
 void Coordinator::AdvancePublications(absl::Time now) {
@@ -608,15 +608,15 @@ UpdateId Coordinator::NextUpdate(Group& group, uint64_t version) {
   group.sequence = group.sequence % kSequenceMask + 1;  // Never 0.
   return {.version = version,
           .sequence = group.sequence,
-          .epoch = group.epoch,
-          .plan_hash = group.plan.hash()};
+          .epoch = group.term.epoch(),
+          .plan_hash = group.term.plan().hash()};
 }
 
 RoundMembers Coordinator::MembersOfRound(const Group& group, uint64_t version) {
   RoundMembers members;
-  members.senders = group.senders;
-  for (uint32_t s = 0; s < group.senders.size(); ++s) {
-    if (members_.Find(group.senders[s]) == nullptr) members.absent.insert(s);
+  members.senders = group.term.senders();
+  for (uint32_t s = 0; s < group.term.senders().size(); ++s) {
+    if (members_.Find(group.term.senders()[s]) == nullptr) members.absent.insert(s);
   }
   for (const auto& [rank, worker] : group.workers.here) {
     if (NewestVersion(*worker) < version) members.workers.insert(rank);
@@ -632,16 +632,16 @@ void Coordinator::BeginRound(Group& group, Publication& publication, absl::Time 
   publication.SetPart(group.name, {Part::State::kOpen});
   group.round = std::make_unique<UpdateRound>(
       NextUpdate(group, publication.version), std::move(members), publication.digests_off,
-      publication.deadline, group.plan,
-      group.plan.quantises() ? IfLanesDie::kAbort : IfLanesDie::kPlanRest, &group);
+      publication.deadline, group.term.plan(),
+      group.term.plan().quantises() ? IfLanesDie::kAbort : IfLanesDie::kPlanRest, &group);
   if (publication.waits_for_word()) group.round->HoldCommit();
   group.catching_up = false;
   group.round->Begin(/*catch_up=*/false, /*continued=*/nullptr, now);
   for (const auto& [trainer, publish] : publication.publishes) {
     group.round->OnPublish({Role::kTrainer, trainer}, publish.attempt, publish.deadline);
   }
-  for (uint32_t s = group.plan.holder_count(); s < group.plan.sender_count(); ++s) {
-    group.round->OnPublish(group.senders[s], /*attempt=*/0, publication.deadline);
+  for (uint32_t s = group.term.plan().holder_count(); s < group.term.plan().sender_count(); ++s) {
+    group.round->OnPublish(group.term.senders()[s], /*attempt=*/0, publication.deadline);
   }
 }
 
@@ -662,7 +662,7 @@ void Coordinator::OnOutcome(Group& group, bool committed, const absl::Status& st
   // What was given up has no rest, and the term that was to bring it serves nothing.
   if (!committed && group.rest) {
     group.rest.reset();
-    BeginGathering(group);
+    group.term.Gather();
   }
   if (group.catching_up) {
     if (!committed) GiveUpLoan(group, status);
@@ -685,28 +685,28 @@ void Coordinator::FinishRoundIfOver(Group& group, absl::Time now) {
   }
   group.stop_deadline = absl::InfiniteFuture();
   if (group.round->committed()) {
-    group.lane_troubles = 0;
+    group.term.OnCommitted();
     group.loans_tried.clear();
   }
   if (caught_up) group.last_loan_trouble = absl::OkStatus();
   group.round.reset();
-  if (group.phase == Phase::kForOneRound) BeginGathering(group);
+  if (group.term.phase() == Phase::kForOneRound) group.term.Gather();
   ResolveDoubts(group, /*everybody_is_here=*/false);
 }
 
 // A renewed buffer is told to every sender that writes to it, before any START that names it, and
 // also if the update is over: a trainer that is not started in it needs the address in a later one.
 void Coordinator::TellRenewal(const Group& group, const Member& member, const proto::Ready& ready) {
-  if (!ready.has_buffer() || !group.ends.contains({member.id})) return;
+  if (!ready.has_buffer() || !group.term.ends().contains({member.id})) return;
   proto::ControllerMessage message;
   proto::Renewed* renewed = message.mutable_renewed();
-  renewed->set_epoch(group.epoch);
+  renewed->set_epoch(group.term.epoch());
   renewed->set_worker(member.id.rank);
   renewed->set_buffer_index(ready.buffer_index());
   *renewed->mutable_buffer() = ready.buffer();
-  for (uint32_t sender = 0; sender < group.plan.sender_count(); ++sender) {
-    if (group.plan.route_count(sender, member.id.rank) == 0) continue;
-    ToRank(group.senders[sender], message);
+  for (uint32_t sender = 0; sender < group.term.plan().sender_count(); ++sender) {
+    if (group.term.plan().route_count(sender, member.id.rank) == 0) continue;
+    ToRank(group.term.senders()[sender], message);
   }
 }
 
@@ -722,12 +722,12 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
     }
     const absl::Status why = DecodeError(message.failed().error());
     if (term->round->committed()) member.committed_version = member.shown_version;
-    return term->IsSender(member.id) ? term->round->OnSenderFailed(member.id, why)
-                                     : term->round->OnWorkerFailed(rank, why);
+    return term->term.IsSender(member.id) ? term->round->OnSenderFailed(member.id, why)
+                                          : term->round->OnWorkerFailed(rank, why);
   }
   if (message.has_kept()) {
     const Group* term = FindTerm({member.id}, message.kept().round().epoch());
-    if (term == nullptr || term->round == nullptr || !term->IsSender(member.id) ||
+    if (term == nullptr || term->round == nullptr || !term->term.IsSender(member.id) ||
         !IsOf(message.kept().round(), term->round->update())) {
       return;
     }
@@ -752,7 +752,7 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
     if (current(message.shown().round())) {
       group.round->OnShown(rank, message.shown().unchanged());
     }
-  } else if (message.has_ready() && message.ready().round().epoch() == group.epoch) {
+  } else if (message.has_ready() && message.ready().round().epoch() == group.term.epoch()) {
     TellRenewal(group, member, message.ready());
     if (!current(message.ready().round())) return;
     group.round->OnReady(rank, message.ready());
