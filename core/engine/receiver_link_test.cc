@@ -70,14 +70,18 @@ TEST(ReceiverLinks, RoutesToAReceiverWithoutLanesAreRefused) {
   RouteTable routes;
   AddRoute(routes, 0, 100);
   AddRoute(routes, 1, 100);
-  EXPECT_EQ(MakeReceiverLinks(routes, CutIntoChunks(routes, 4096), {{0, {{}}}}).status().message(),
+  EXPECT_EQ(MakeReceiverLinks(routes, CutIntoChunks(routes, 4096),
+                              {{.peer = 0, .lanes = std::vector<LanePath>(1)}})
+                .status()
+                .message(),
             "the plan has routes, but no lanes, to rank 1 of the other side");
 }
 
 TEST(ReceiverLinks, AReceiverWithoutARouteIsNotFound) {
   RouteTable routes;
   AddRoute(routes, 4, 100);
-  auto made = MakeReceiverLinks(routes, CutIntoChunks(routes, 4096), {{4, {{}}}});
+  auto made = MakeReceiverLinks(routes, CutIntoChunks(routes, 4096),
+                                {{.peer = 4, .lanes = std::vector<LanePath>(1)}});
   ASSERT_TRUE(made.ok()) << made.status();
   EXPECT_EQ((*made->Find(4))->receiver, 4u);
   EXPECT_EQ(made->Find(5).status().message(), "the plan has no route to worker 5");

@@ -131,7 +131,8 @@ bool Cluster::StepUntil(const std::function<bool()>& done) {
   return false;
 }
 
-TermLanes Cluster::LanesTo(Role role, size_t peers, const std::function<RankPair(uint32_t peer)>& pair_with,
+TermLanes Cluster::LanesTo(Role role, size_t peers,
+                           const std::function<RankPair(uint32_t peer)>& pair_with,
                            const Keeps& keeps) const {
   TermLanes lanes{.tag = term_};
   for (uint32_t i = 0; i < peers; ++i) {
@@ -162,9 +163,10 @@ absl::Status Cluster::Connect(const Keeps& keeps) {
     rank.events.clear();
     WAYBILL_ASSIGN_OR_RETURN(
         const auto offers,
-        rank.engine->SetPlan(
-            {tables_.senders[t], exchanges[t]}, {rank.memory},
-            LanesTo(Role::kWorker, workers_.size(), [&](uint32_t w) { return RankPair{t, w}; }, keeps)));
+        rank.engine->SetPlan({tables_.senders[t], exchanges[t]}, {rank.memory},
+                             LanesTo(
+                                 Role::kWorker, workers_.size(),
+                                 [&](uint32_t w) { return RankPair{t, w}; }, keeps)));
     for (const LaneOffer& offer : offers.lanes) {
       auto& peers = trainer_addresses[offer.peer];
       if (peers.empty() || peers.back().sender != t) peers.push_back({t, {}});
@@ -178,9 +180,10 @@ absl::Status Cluster::Connect(const Keeps& keeps) {
     workers_[w].events.clear();
     WAYBILL_ASSIGN_OR_RETURN(
         const auto offers,
-        workers_[w].engine->SetPlan(
-            tables_.receivers[w], plan_.hash(),
-            LanesTo(Role::kTrainer, trainers_.size(), [&](uint32_t t) { return RankPair{t, w}; }, keeps)));
+        workers_[w].engine->SetPlan(tables_.receivers[w], plan_.hash(),
+                                    LanesTo(
+                                        Role::kTrainer, trainers_.size(),
+                                        [&](uint32_t t) { return RankPair{t, w}; }, keeps)));
     WAYBILL_ASSIGN_OR_RETURN(const auto buffers, workers_[w].engine->Describe());
     for (const LaneOffer& offer : offers) {
       auto& peers = worker_addresses[offer.peer];

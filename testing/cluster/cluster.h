@@ -137,7 +137,8 @@ class Cluster {
   static void HandOn(Rank& rank);
   absl::Status FirstFailure() const;
   // `pair_with` gives a peer's pair of trainer and worker.
-  TermLanes LanesTo(Role role, size_t peers, const std::function<RankPair(uint32_t peer)>& pair_with,
+  TermLanes LanesTo(Role role, size_t peers,
+                    const std::function<RankPair(uint32_t peer)>& pair_with,
                     const Keeps& keeps) const;
 
   ClusterOptions options_;

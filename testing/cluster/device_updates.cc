@@ -216,7 +216,8 @@ absl::Status WhyNoWorker(std::unique_ptr<Fabric> fabric, const ReceiverEngineOpt
   manifest.AddTensor("w", {size_bytes / 2}, Dtype::kBf16);
   manifest.AddRegion("memory", static_cast<uint64_t>(size_bytes));
   manifest.AddShard(0, Format{Dtype::kBf16}, Box({0}, {size_bytes / 2}), {0, 0, {1}});
-  return ReceiverEngine::Create(fabric.get(), manifest, regions, options, [](const ReceiverEvent&) {})
+  return ReceiverEngine::Create(fabric.get(), manifest, regions, options,
+                                [](const ReceiverEvent&) {})
       .status();
 }
 
