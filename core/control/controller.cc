@@ -212,6 +212,9 @@ class Server final : public Controller,
     const std::lock_guard lock(mutex_);
     for (const proto::RankMessage& message : messages) {
       if (!IsOpen(id)) break;
+      if (options_.observer != nullptr && coordinator_.IsAdmitted(id)) {
+        options_.observer->OnReceived(id, message, SteadyNow());
+      }
       if (message.has_verified()) {
         inquiry_.OnVerified(id, message.verified());
       } else {
@@ -320,6 +323,7 @@ class Server final : public Controller,
   void CloseLocked(ConnectionId id) {
     strangers_.erase(id);
     inquiry_.OnGone(id);
+    if (options_.observer != nullptr) options_.observer->OnClosed(id);
     const auto found = connections_.find(id);
     if (found == connections_.end() || found->second.cancel_at != absl::InfiniteFuture()) return;
     found->second.cancel_at = SteadyNow() + kCloseTimeout;
@@ -328,7 +332,9 @@ class Server final : public Controller,
 
   // CoordinatorActions; the lock is held.
   void Send(ConnectionId id, proto::ControllerMessage message) override {
-    if (IsOpen(id)) connections_.at(id).connection->Send(std::move(message));
+    if (!IsOpen(id)) return;
+    if (options_.observer != nullptr) options_.observer->OnSent(id, message, SteadyNow());
+    connections_.at(id).connection->Send(std::move(message));
   }
   void Close(ConnectionId id) override { CloseLocked(id); }
   void Compute(Work work) override {

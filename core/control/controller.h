@@ -17,6 +17,20 @@
 
 namespace waybill {
 
+// Sees the messages between a controller and its ranks. The controller calls it under its lock, so
+// an observer must not wait, and must not call the controller.
+class ControllerObserver {
+ public:
+  virtual ~ControllerObserver() = default;
+  // A rank's message, before the controller acts on it.
+  virtual void OnReceived(ConnectionId connection, const proto::RankMessage& message,
+                          absl::Time now) = 0;
+  virtual void OnSent(ConnectionId connection, const proto::ControllerMessage& message,
+                      absl::Time now) = 0;
+  // The stream is closed. May be called more than once.
+  virtual void OnClosed(ConnectionId connection) = 0;
+};
+
 struct ControllerOptions {
   CoordinatorOptions coordinator;
   // Address and port; port 0 takes a free one. Beyond loopback a token is required.
@@ -32,6 +46,8 @@ struct ControllerOptions {
   // without a proof of the token: a further one closes the oldest. Lowered if the process may open
   // few files.
   uint32_t most_strangers = 1024;
+  // Outlives the controller. Null if nobody observes.
+  ControllerObserver* observer = nullptr;
 };
 
 // Serves from construction to destruction, on gRPC's own threads. Thread-safe.
