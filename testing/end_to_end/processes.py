@@ -4,6 +4,7 @@
 import json
 import os
 import signal
+import struct
 import subprocess
 import time
 
@@ -44,6 +45,16 @@ def demo(*arguments):
     """A demo that has to go well; its report."""
     out, _ = run("demo", "--json", *arguments)
     return json.loads(out)
+
+
+def small_checkpoint(directory):
+    """Writes a checkpoint of one tensor of 512 bytes; returns the folder."""
+    data = bytes(range(256)) * 2
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [16, 16], "data_offsets": [0, len(data)]}})
+    (directory / "model.safetensors").write_bytes(
+        struct.pack("<Q", len(header)) + header.encode() + data
+    )
+    return str(directory)
 
 
 def says_lost(rank, why):

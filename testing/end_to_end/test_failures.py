@@ -35,15 +35,6 @@ def test_a_killed_worker_is_named():
     assert "worker 1" in why
 
 
-def small_checkpoint(directory):
-    data = bytes(range(256)) * 2
-    header = json.dumps({"w": {"dtype": "BF16", "shape": [16, 16], "data_offsets": [0, len(data)]}})
-    (directory / "model.safetensors").write_bytes(
-        struct.pack("<Q", len(header)) + header.encode() + data
-    )
-    return str(directory)
-
-
 BAD_HEADERS = [
     (b"", "is"),
     (struct.pack("<Q", 2**63) + b"{}", "header"),
@@ -62,14 +53,14 @@ def test_a_file_that_lies_is_an_error_with_its_name(tmp_path, content, named):
 
 
 def test_memory_that_cannot_be_had_is_an_error_at_join(tmp_path):
-    checkpoint = small_checkpoint(tmp_path)
+    checkpoint = processes.small_checkpoint(tmp_path)
     _, err = processes.run("demo", "--checkpoint", checkpoint, expect=1, limit_file_bytes=1 << 20)
     assert "allocate" in err and "bytes): ftruncate: File too large (errno 27)" in err
     assert "RLIMIT_FSIZE is 1048576 bytes" in err
 
 
 def test_a_dump_that_cannot_be_written_is_an_error(tmp_path):
-    checkpoint = small_checkpoint(tmp_path)
+    checkpoint = processes.small_checkpoint(tmp_path)
     (tmp_path / "file").write_text("not a folder")
     _, why = processes.demo_that_fails(
         "--checkpoint", checkpoint, "--versions", "1", "--dump", str(tmp_path / "file")
@@ -78,7 +69,7 @@ def test_a_dump_that_cannot_be_written_is_an_error(tmp_path):
 
 
 def test_without_a_controller_the_error_says_where_it_looked(tmp_path):
-    checkpoint = small_checkpoint(tmp_path)
+    checkpoint = processes.small_checkpoint(tmp_path)
     _, err = processes.run(
         "trainer", "--rank", "0", "--world", "1", "--checkpoint", checkpoint,
         "--controller", "127.0.0.1:1", "--join-timeout", "0.3", expect=1,
@@ -95,7 +86,7 @@ class Job:
     """A controller, and how its ranks are called."""
 
     def __init__(self, tmp_path):
-        self.checkpoint = small_checkpoint(tmp_path)
+        self.checkpoint = processes.small_checkpoint(tmp_path)
         self.env = {"WAYBILL_TOKEN": "the right secret"}
         self.controller = processes.Started(
             "controller", "--listen", "127.0.0.1:0", "--job", "j", "--state", str(tmp_path / "decisions"),
@@ -245,7 +236,7 @@ def test_a_rank_joins_once(job):
 
 
 def test_a_rank_that_never_comes_is_named(tmp_path):
-    checkpoint = small_checkpoint(tmp_path)
+    checkpoint = processes.small_checkpoint(tmp_path)
     with processes.Started(
         "controller", "--listen", "127.0.0.1:0", "--join-timeout", "0.5",
         "--state", str(tmp_path / "decisions"),

@@ -132,6 +132,17 @@ def waybill_repositories():
     )
 
     system_library(
+        name = "prometheus_cpp",
+        build_file = "//third_party:prometheus_cpp.BUILD",
+        debian = ["prometheus-cpp-dev"],
+        headers = ["prometheus"],
+        packages = [
+            "prometheus-cpp-core",
+            "prometheus-cpp-pull",
+        ],
+    )
+
+    system_library(
         name = "rdma_core",
         build_file = "//third_party:ibverbs.BUILD",
         debian = ["libibverbs-dev"],

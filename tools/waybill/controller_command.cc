@@ -22,6 +22,7 @@
 #include "core/protocol/timeouts.h"
 #include "tools/waybill/commands.h"
 #include "tools/waybill/driven.h"
+#include "tools/waybill/metrics/exporter.h"
 #include "tools/waybill/printable.h"
 #include "tools/waybill/relays_names.h"
 #include "tools/waybill/token_options.h"
@@ -33,6 +34,8 @@ struct Options {
   ControllerOptions controller;
   double join_timeout_seconds = absl::ToDoubleSeconds(kJoinTimeout);
   std::vector<std::string> required_groups;
+  std::string metrics;  // The address to serve metrics on; empty: none.
+  bool metrics_by_rank = false;
   bool driven = false;
 
   const std::string& job() const { return controller.coordinator.job; }
@@ -90,10 +93,41 @@ void SayListening(const Options& options, const Controller& controller) {
   }
 }
 
-absl::Status RunAlone(const Options& options, const Ending& ending) {
+void SayMetrics(const Options& options, const MetricsExporter& metrics) {
+  if (options.driven) {
+    Tell({{"event", "metrics"}, {"address", metrics.address()}});
+  } else {
+    std::cout << "metrics on http://" << metrics.address() << "/metrics" << std::endl;
+  }
+}
+
+// Serves the metrics of a controller, unless `metrics` is null, until this object ends.
+class Served {
+ public:
+  Served(MetricsExporter* metrics, const Controller* controller) : metrics_(metrics) {
+    if (metrics_ != nullptr) metrics_->SetController(controller);
+  }
+  ~Served() {
+    if (metrics_ != nullptr) metrics_->SetController(nullptr);
+  }
+  Served(const Served&) = delete;
+  Served& operator=(const Served&) = delete;
+
+ private:
+  MetricsExporter* const metrics_;
+};
+
+ControllerOptions Observed(ControllerOptions options, MetricsExporter* metrics) {
+  if (metrics != nullptr) options.observer = metrics->BeginObserving();
+  return options;
+}
+
+absl::Status RunAlone(const Options& options, const Ending& ending, MetricsExporter* metrics) {
   WAYBILL_ASSIGN_OR_RETURN(const std::unique_ptr<Controller> controller,
-                           Controller::Start(options.controller));
+                           Controller::Start(Observed(options.controller, metrics)));
+  const Served served(metrics, controller.get());
   SayListening(options, *controller);
+  if (metrics != nullptr) SayMetrics(options, *metrics);
   while (!ending.Wait(absl::Seconds(1))) {
     // The next controller reads the decisions, and the ranks reconnect to it.
     WAYBILL_RETURN_IF_ERROR(While("the controller has halted", controller->halted()));
@@ -141,14 +175,15 @@ bool AwaitLeadership(const Options& options, const Ending& ending, const Candida
 // Leads the job once. Returns why this controller does not lead any more, or OK if the command has
 // to end. An error of `*fatal` ends the command too.
 absl::Status Lead(const Options& options, const Ending& ending, const std::shared_ptr<Etcd>& etcd,
-                  const Candidate& candidate, absl::Status* fatal) {
+                  const Candidate& candidate, MetricsExporter* metrics, absl::Status* fatal) {
   absl::StatusOr<std::unique_ptr<EtcdStore>> store =
       EtcdStore::Open(etcd, options.job(), candidate.identity());
   if (absl::IsDataLoss(store.status())) *fatal = store.status();
   WAYBILL_RETURN_IF_ERROR(store.status());
   absl::StatusOr<std::unique_ptr<Controller>> controller =
-      Controller::Start(options.controller, *std::move(store));
+      Controller::Start(Observed(options.controller, metrics), *std::move(store));
   if (!controller.ok()) return *fatal = controller.status();
+  const Served served(metrics, controller->get());
   SayListening(options, **controller);
   bool in_trouble = false;
   while (!ending.Wait(absl::Milliseconds(50))) {
@@ -164,7 +199,8 @@ absl::Status Lead(const Options& options, const Ending& ending, const std::share
 }
 
 // Is a standby and a leader in turn, until the command has to end.
-absl::Status RunAsOneOfSeveral(const Options& options, const Ending& ending) {
+absl::Status RunAsOneOfSeveral(const Options& options, const Ending& ending,
+                               MetricsExporter* metrics) {
   WAYBILL_ASSIGN_OR_RETURN(const std::vector<std::string> endpoints,
                            ParseEtcdAddress(options.controller.state));
   if (absl::EndsWith(options.controller.listen, ":0")) {
@@ -173,12 +209,13 @@ absl::Status RunAsOneOfSeveral(const Options& options, const Ending& ending) {
         ": with --state etcd://... the port must not be 0; ranks are given the addresses of all "
         "controllers before these listen"));
   }
+  if (metrics != nullptr) SayMetrics(options, *metrics);
   const std::shared_ptr<Etcd> etcd = Etcd::Connect(endpoints);
   for (;;) {
     const Candidate candidate(etcd, options.job(), options.controller.listen);
     if (!AwaitLeadership(options, ending, candidate)) return absl::OkStatus();
     absl::Status fatal;
-    absl::Status why = Lead(options, ending, etcd, candidate, &fatal);
+    absl::Status why = Lead(options, ending, etcd, candidate, metrics, &fatal);
     if (why.ok() || !fatal.ok()) return why;
     Warn(While("a standby again", why));
     if (options.driven) Tell(EventOf("deposed", why));
@@ -194,8 +231,14 @@ absl::Status RunController(Options options) {
   options.controller.coordinator.required_groups = {options.required_groups.begin(),
                                                     options.required_groups.end()};
   const Ending ending(options.driven);
-  return IsEtcdAddress(options.controller.state) ? RunAsOneOfSeveral(options, ending)
-                                                 : RunAlone(options, ending);
+  std::unique_ptr<MetricsExporter> metrics;
+  if (!options.metrics.empty()) {
+    const RankSeries ranks = options.metrics_by_rank ? RankSeries::kEach : RankSeries::kNone;
+    WAYBILL_ASSIGN_OR_RETURN(metrics,
+                             MetricsExporter::Start(options.metrics, options.job(), ranks));
+  }
+  return IsEtcdAddress(options.controller.state) ? RunAsOneOfSeveral(options, ending, metrics.get())
+                                                 : RunAlone(options, ending, metrics.get());
 }
 
 }  // namespace
@@ -232,6 +275,15 @@ void AddControllerCommand(CLI::App& app, Run& run) {
       "--state", options->controller.state,
       "file for the decisions to commit (default: in the user's state folder), or "
       "etcd://HOST:PORT[,HOST:PORT...] for several controllers, of which one leads");
+  command->add_option(
+      "--metrics", options->metrics,
+      "numeric address and port to serve metrics on for Prometheus, as http://ADDRESS/metrics; "
+      "port 0 takes a free port. Nothing is encrypted and nobody is asked for a token, so choose "
+      "127.0.0.1:9464 or a private address (default: metrics are not served)");
+  command
+      ->add_flag("--metrics-by-rank", options->metrics_by_rank,
+                 "also serve series for each rank: its shown version, its stages and its rate")
+      ->needs("--metrics");
   command->add_flag("--driven", options->driven, "ends with standard input")->group("");
   command->callback([options, &run] { run = [options] { return RunController(*options); }; });
 }

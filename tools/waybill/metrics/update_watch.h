@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Measures updates by the messages that a controller receives and sends.
+#ifndef WAYBILL_TOOLS_WAYBILL_METRICS_UPDATE_WATCH_H_
+#define WAYBILL_TOOLS_WAYBILL_METRICS_UPDATE_WATCH_H_
+
+#include <prometheus/histogram.h>
+#include <prometheus/metric_family.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "core/control/controller.h"
+#include "core/protocol/messages.pb.h"
+
+namespace waybill {
+
+// Thread-safe. Reads no clock: each message comes with its time.
+//
+// An update here is the update of one group. Catching up is not measured: it brings a version that
+// was published before.
+class UpdateWatch final : public ControllerObserver {
+ public:
+  // The parts of an update, in order, and their sum.
+  enum class Part : uint8_t {
+    kWait,      // From the first PUBLISH of the version to PREPARE.
+    kPrepare,   // To the first START: workers get their buffers ready.
+    kTransfer,  // To the last worker's ARRIVED: data moves and is verified.
+    kDecide,    // To COMMIT: workers vote, trainers decide, and the decision is recorded.
+    kShow,      // To the last worker's SHOWN.
+    kTotal,
+  };
+  static constexpr size_t kPartCount = 6;
+
+  UpdateWatch();
+
+  void OnReceived(ConnectionId connection, const proto::RankMessage& message,
+                  absl::Time now) override;
+  void OnSent(ConnectionId connection, const proto::ControllerMessage& message,
+              absl::Time now) override;
+  void OnClosed(ConnectionId connection) override;
+
+  // Forgets the updates that are going on. Must be called before another controller is observed,
+  // which numbers its connections anew.
+  void Forget();
+
+  std::vector<prometheus::MetricFamily> Collect() const;
+
+ private:
+  using Key = std::pair<uint64_t, uint32_t>;  // The epoch and the sequence of a Round.
+
+  struct Update {
+    absl::Time published;
+    absl::Time prepared;
+    absl::Time started = absl::InfiniteFuture();
+    absl::Time arrived = absl::InfiniteFuture();
+    absl::Time committed = absl::InfiniteFuture();
+    std::set<ConnectionId> lacking;    // Workers that have not ARRIVED.
+    std::set<ConnectionId> unsettled;  // Workers that have not SHOWN.
+    bool whole = true;                 // No worker was lost.
+  };
+  struct Publication {
+    absl::Time first;
+    std::set<ConnectionId> trainers;
+  };
+
+  static Key KeyOf(const proto::Round& round) { return {round.epoch(), round.sequence()}; }
+  Update* Find(const proto::Round& round);
+  void OnPublish(ConnectionId trainer, uint64_t version, absl::Time now);
+  void OnPrepare(ConnectionId worker, const proto::Prepare& prepare, absl::Time now);
+  void OnStart(const proto::Start& start, absl::Time now);
+  void OnArrived(ConnectionId worker, const proto::Arrived& arrived, absl::Time now);
+  void OnCommit(const proto::Commit& commit, absl::Time now);
+  void OnShown(ConnectionId worker, const proto::Shown& shown, absl::Time now);
+  void OnFailed(ConnectionId worker, const proto::Failed& failed);
+  void OnAbort(const proto::Abort& abort);
+  // Returns true if nothing of the update is awaited any more.
+  static bool LoseWorker(ConnectionId worker, Update& update);
+  void Observe(Part part, absl::Duration duration);
+
+  mutable std::mutex mutex_;
+  std::map<Key, Update> updates_;
+  std::map<uint64_t, Publication> publications_;  // By version.
+  std::deque<prometheus::Histogram> durations_;   // By Part.
+  prometheus::Histogram stops_;
+  std::map<std::string, uint64_t> aborts_;  // By status code.
+  uint64_t digest_mismatches_ = 0;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_TOOLS_WAYBILL_METRICS_UPDATE_WATCH_H_
