@@ -16,6 +16,7 @@ import pytest
 
 ENV = {"WAYBILL_TOKEN": "a secret of the test"}
 DOCUMENT = Path("docs/operations/metrics.md")
+ALERTS = Path("tools/observability/alerts.yml")
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None or shutil.which("promtool") is None,
@@ -109,6 +110,7 @@ def test_a_real_prometheus_scrapes_it(job, tmp_path):
     config.write_text(
         f"""
 global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+rule_files: ["{ALERTS.resolve()}"]
 scrape_configs:
   - job_name: j
     static_configs: [{{targets: ["{urllib.parse.urlsplit(job.url).netloc}"]}}]
@@ -142,6 +144,12 @@ scrape_configs:
                 'histogram_quantile(0.9, waybill_update_duration_seconds_bucket{stage="total"})'
             )
             assert float(ask(quantile)[0]) > 0
+
+            def rules():
+                (group,) = json.loads(get(f"{address}/rules"))["data"]["groups"]
+                return {rule["name"]: rule["health"] for rule in group["rules"]}
+
+            processes.until(lambda: set(rules().values()) == {"ok"}, "every rule is evaluated")
         finally:
             server.kill()
 
