@@ -1,74 +1,206 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Measures a job of many groups of one worker: how long 4 trainers and they take to join, and to
-// commit a tensor of 4 KiB. The controller and all ranks are one process, each rank with its own
-// threads, streams and local fabric; decisions are recorded in a file.
+// commit a tensor of 4 KiB. Each rank has its own threads, streams and local fabric; decisions are
+// recorded in a file. Beside it, in turn: the messages of such a commit over bare gRPC streams.
 //
 //     bazel run -c opt //testing/bench:many_groups -- --groups 200
+//
+// The controller and the trainers are one process. The workers are others, of --workers each,
+// because a rank takes some twenty descriptors.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <filesystem>
 #include <iomanip>
 #include <iostream>
+#include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "core/base/steady_now.h"
+#include "core/net/tcp_socket.h"
+#include "testing/bench/bare_streams.h"
 #include "testing/job/job.h"
 
 namespace waybill {
 namespace {
 
+constexpr uint32_t kTrainers = 4;
+
 // Ends the process where it is not OK.
 void Check(const absl::Status& status) {
   if (status.ok()) return;
   std::cerr << status << "\n";
-  std::exit(1);
+  std::_Exit(1);
 }
 
 double MillisecondsSince(absl::Time begin) {
   return absl::ToDoubleMilliseconds(SteadyNow() - begin);
 }
 
-void Measure(uint32_t groups, uint32_t updates, const std::string& state) {
-  JobOptions options{.trainers = 4, .workers = groups, .state = state};
-  for (uint32_t g = 0; g < groups; ++g) options.groups.push_back(absl::StrCat("group", g));
+JobOptions OptionsOf(absl::Span<const std::string> groups) {
+  JobOptions options{.trainers = kTrainers, .workers = static_cast<uint32_t>(groups.size())};
+  options.groups = {groups.begin(), groups.end()};
+  options.join_timeout = absl::Minutes(2);
+  return options;
+}
+
+// Processes in which the workers of some groups live.
+class Workers {
+ public:
+  // Forks before this process has any thread.
+  Workers(absl::Span<const std::string> groups, uint32_t of_each) {
+    for (size_t first = 0; first < groups.size(); first += of_each) {
+      int address[2], joined[2];
+      if (pipe(address) != 0 || pipe(joined) != 0) Check(absl::ErrnoToStatus(errno, "pipe"));
+      const pid_t child = fork();
+      if (child < 0) Check(absl::ErrnoToStatus(errno, "fork"));
+      if (child == 0) {
+        close(address[1]);
+        close(joined[0]);
+        for (const Child& earlier : children_) {
+          close(earlier.address);
+          close(earlier.joined);
+        }
+        Live(groups.subspan(first, of_each), address[0], joined[1]);
+      }
+      close(address[0]);
+      close(joined[1]);
+      children_.push_back({child, address[1], joined[0]});
+    }
+  }
+  // They end when their pipe does.
+  ~Workers() {
+    for (const Child& child : children_) {
+      close(child.address);
+      waitpid(child.process, nullptr, 0);
+      close(child.joined);
+    }
+  }
+
+  void Join(const std::string& controller) const {
+    const std::string line = controller + "\n";
+    for (const Child& child : children_) {
+      if (write(child.address, line.data(), line.size()) < 0) {
+        Check(absl::ErrnoToStatus(errno, "write to a process of workers"));
+      }
+    }
+  }
+  void AwaitJoined() const {
+    for (const Child& child : children_) {
+      char byte;
+      if (read(child.joined, &byte, 1) != 1) {
+        Check(absl::AbortedError("a process of workers has ended before they joined"));
+      }
+    }
+  }
+
+ private:
+  struct Child {
+    pid_t process;
+    int address, joined;
+  };
+
+  [[noreturn]] static void Live(absl::Span<const std::string> groups, int address, int joined) {
+    std::string controller;
+    char byte = 0;
+    while (read(address, &byte, 1) == 1 && byte != '\n') controller += byte;
+    if (byte != '\n') std::_Exit(1);
+    (void)net::RaiseLimitOfOpenFiles();
+    Job job(OptionsOf(groups));
+    job.UseController(controller);
+    std::vector<std::thread> joining;
+    for (uint32_t w = 0; w < groups.size(); ++w) {
+      joining.emplace_back([&job, w] { Check(job.JoinWorker(w)); });
+    }
+    for (std::thread& thread : joining) thread.join();
+    if (write(joined, "j", 1) != 1) std::_Exit(1);
+    while (read(address, &byte, 1) > 0) {
+    }
+    std::_Exit(0);
+  }
+
+  std::vector<Child> children_;
+};
+
+// The middle, least and most of some times, in milliseconds.
+std::string Spread(std::vector<double> times_ms) {
+  std::sort(times_ms.begin(), times_ms.end());
+  return absl::StrCat(absl::SixDigits(times_ms[times_ms.size() / 2]), " ms (",
+                      absl::SixDigits(times_ms.front()), " to ", absl::SixDigits(times_ms.back()),
+                      ")");
+}
+
+void Measure(uint32_t count, uint32_t updates, uint32_t of_each, const std::string& state) {
+  std::vector<std::string> groups;
+  for (uint32_t g = 0; g < count; ++g) groups.push_back(absl::StrCat("group", g));
+  const Workers workers(groups, of_each);
+  (void)net::RaiseLimitOfOpenFiles();
+  JobOptions options = OptionsOf({});
+  options.state = state;
   Job job(options);
   Check(job.StartController());
   absl::Time begin = SteadyNow();
+  workers.Join(job.controller().address());
   Check(job.JoinAll());
-  const double join_ms = MillisecondsSince(begin);
-  std::vector<double> commits_ms;
+  workers.AwaitJoined();
+  std::cout << std::fixed << std::setprecision(1) << std::setw(4) << count << " groups joined in "
+            << MillisecondsSince(begin) << " ms" << std::flush;
+  absl::StatusOr<std::unique_ptr<BareStreams>> bare = BareStreams::Open(kTrainers, count);
+  Check(bare.status());
+  std::vector<double> commits_ms, bare_ms, ratios;
   for (uint64_t version = 1; version <= updates; ++version) {
     begin = SteadyNow();
     for (const absl::Status& status : job.PublishAll(version)) Check(status);
-    for (uint32_t t = 0; t < options.trainers; ++t) {
+    for (uint32_t t = 0; t < kTrainers; ++t) {
       const auto outcomes = job.trainer(t)->AwaitOutcome(absl::Seconds(20));
       Check(outcomes.status());
       for (const GroupOutcome& outcome : *outcomes) Check(outcome.status);
     }
     commits_ms.push_back(MillisecondsSince(begin));
+    const absl::StatusOr<absl::Duration> alone = (*bare)->Update(version);
+    Check(alone.status());
+    bare_ms.push_back(absl::ToDoubleMilliseconds(*alone));
+    ratios.push_back(commits_ms.back() / bare_ms.back());
   }
-  std::sort(commits_ms.begin(), commits_ms.end());
-  std::cout << std::fixed << std::setprecision(1) << std::setw(4) << groups << " groups joined in "
-            << join_ms << " ms; commit: median " << commits_ms[commits_ms.size() / 2]
-            << " ms, least " << commits_ms.front() << ", most " << commits_ms.back() << "\n";
+  std::sort(ratios.begin(), ratios.end());
+  std::cout << "; commit " << Spread(commits_ms) << ", bare streams " << Spread(bare_ms)
+            << ", ratio " << std::setprecision(2) << ratios[ratios.size() / 2] << "\n";
 }
 
 int Main(int argc, char** argv) {
   CLI::App app{"Measures a job of many groups of one worker."};
-  std::vector<uint32_t> groups = {1, 50, 100, 200};
-  uint32_t updates = 50;
+  std::vector<uint32_t> groups = {1, 50, 200};
+  uint32_t updates = 21, of_each = 200;
   std::string state = "/tmp/waybill-many-groups";
   app.add_option("--groups", groups)->capture_default_str();
   app.add_option("--updates", updates)->capture_default_str();
+  app.add_option("--workers", of_each, "workers in a process")->capture_default_str();
   app.add_option("--state", state, "where decisions are recorded")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   for (const uint32_t count : groups) {
-    Measure(count, updates, state);
+    // Another process, because this one must not have threads when it forks.
+    const pid_t child = fork();
+    if (child == 0) {
+      Measure(count, updates, of_each, state);
+      std::cout << std::flush;
+      std::_Exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
     std::filesystem::remove(state);
+    if (status != 0) return 1;
   }
   return 0;
 }

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -49,6 +50,8 @@ class Job {
 
   absl::Status StartController(const std::string& listen = "127.0.0.1:0");
   void StopController() { controller_.reset(); }
+  // The controller is another process's, or another job's of this process.
+  void UseController(std::string address) { address_ = std::move(address); }
 
   // What is set in trainer_options() before counts. In threads of their own, at the same time; the
   // first error.
