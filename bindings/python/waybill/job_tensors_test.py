@@ -34,4 +34,4 @@ def test_the_tensors_of_all_trainers_are_told_once_and_whole():
 def test_trainers_that_are_missing_are_named():
     with Job() as job:
         with pytest.raises(waybill.DeadlineExceeded, match="the job waits for every trainer"):
-            waybill.job_tensors(job.controller.address, deadline=0.3)
+            waybill.job_tensors(job.controller.address, deadline=2)
