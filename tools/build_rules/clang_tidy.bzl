@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""clang_tidy_aspect: the objects of libraries and programs, and clang-tidy on each C++ source of the product.
+"""clang_tidy_aspect: what each C++ target includes, and clang-tidy on each C++ source of the product.
 
 usage: bazel build --config=clang-tidy //...
 """
@@ -58,12 +58,41 @@ def _check(ctx, source, context, flags):
     )
     return stamp
 
+def _check_layers(ctx):
+    """Checks that the target includes only what it depends on directly: see layers.py."""
+    own = [
+        f
+        for src in getattr(ctx.rule.attr, "srcs", []) + getattr(ctx.rule.attr, "hdrs", [])
+        for f in src.files.to_list()
+    ]
+
+    # What the build writes is not ours to mend.
+    sources = [f for f in own if f.is_source and f.extension in ["cc", "h"]]
+    contexts = [d[CcInfo].compilation_context for d in ctx.rule.attr.deps if CcInfo in d]
+    headers = ctx.actions.declare_file(ctx.label.name + ".headers")
+    ctx.actions.write(headers, "\n".join([
+        f.short_path
+        for files in [c.direct_headers for c in contexts] + [own]
+        for f in files
+    ]))
+    stamp = ctx.actions.declare_file(ctx.label.name + ".layers")
+    ctx.actions.run_shell(
+        command = "python3 \"$@\"",
+        arguments = [ctx.file._layers.path, str(ctx.label), stamp.path, headers.path] +
+                    [f.path for f in sources],
+        inputs = sources + [headers, ctx.file._layers],
+        outputs = [stamp],
+        mnemonic = "Layers",
+        progress_message = "Checking the includes of %s" % ctx.label,
+    )
+    return stamp
+
 def _clang_tidy_aspect_impl(target, ctx):
-    if ctx.label.workspace_name or ctx.rule.kind not in ["cc_binary", "cc_library"]:
+    if ctx.label.workspace_name or ctx.rule.kind not in ["cc_binary", "cc_library", "cc_test"]:
         return []
-    objects = target[OutputGroupInfo].compilation_outputs
-    if ctx.rule.attr.testonly:
-        return [OutputGroupInfo(clang_tidy = objects)]
+    layers = _check_layers(ctx)
+    if ctx.rule.attr.testonly or ctx.rule.kind == "cc_test":
+        return [OutputGroupInfo(clang_tidy = depset([layers]), layers = depset([layers]))]
     sources = [
         f
         for src in ctx.rule.attr.srcs
@@ -78,7 +107,10 @@ def _clang_tidy_aspect_impl(target, ctx):
         ).compilation_context
     flags = _flags(ctx, context)
     checked = [_check(ctx, f, context, flags) for f in sources]
-    return [OutputGroupInfo(clang_tidy = depset(checked, transitive = [objects]))]
+    return [OutputGroupInfo(
+        clang_tidy = depset(checked + [layers]),
+        layers = depset([layers]),
+    )]
 
 clang_tidy_aspect = aspect(
     implementation = _clang_tidy_aspect_impl,
@@ -90,6 +122,10 @@ clang_tidy_aspect = aspect(
         ),
         "_config": attr.label(default = "//:.clang-tidy", allow_single_file = True),
         "_headers": attr.label(default = "@local_python//:clang_tidy_headers"),
+        "_layers": attr.label(
+            default = "//tools/build_rules:layers.py",
+            allow_single_file = True,
+        ),
     },
     fragments = ["cpp"],
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
