@@ -769,9 +769,9 @@ typedef struct waybill_progress {
 
 typedef struct waybill_trainer_options { /* From capi/options.toml. */
   size_t struct_size;
-  /* Who the trainer is, and how it reaches its peers. */
+  /* The trainer's identity, and how it reaches its peers. */
   const waybill_rank_options_t* rank;
-  /* What the trainer holds. */
+  /* The tensors and shards that the trainer holds. */
   const waybill_manifest_t* manifest;
   /* One for each region of the manifest, of the same size. */
   waybill_region_t* const* regions;
@@ -954,9 +954,9 @@ enum { WAYBILL_ASK_PREPARE = 1, WAYBILL_ASK_ARRIVED = 2, WAYBILL_ASK_COMMIT = 4 
 
 typedef struct waybill_worker_options { /* From capi/options.toml. */
   size_t struct_size;
-  /* Who the worker is, and how it reaches its peers. */
+  /* The worker's identity, and how it reaches its peers. */
   const waybill_rank_options_t* rank;
-  /* What the worker holds. */
+  /* The tensors and shards that the worker holds. */
   const waybill_manifest_t* manifest;
   /* One for each region of the manifest, of the same size; or none. */
   waybill_region_t* const* regions;

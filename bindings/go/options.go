@@ -107,9 +107,9 @@ func (o *RankOptions) writeTo(c *C.waybill_rank_options_t, a *arguments) {
 type TrainerOptions struct {
 	// The context. Default: DefaultContext.
 	Context *Context
-	// Who the trainer is, and how it reaches its peers.
+	// The trainer's identity, and how it reaches its peers.
 	Rank RankOptions
-	// What the trainer holds.
+	// The tensors and shards that the trainer holds.
 	Manifest *Manifest
 	// One for each region of the manifest, of the same size.
 	Regions []*Region
@@ -129,9 +129,9 @@ func (o *TrainerOptions) writeTo(c *C.waybill_trainer_options_t, a *arguments) {
 type WorkerOptions struct {
 	// The context. Default: DefaultContext.
 	Context *Context
-	// Who the worker is, and how it reaches its peers.
+	// The worker's identity, and how it reaches its peers.
 	Rank RankOptions
-	// What the worker holds.
+	// The tensors and shards that the worker holds.
 	Manifest *Manifest
 	// One for each region of the manifest, of the same size; or none.
 	Regions []*Region

@@ -293,7 +293,7 @@ Standing Coordinator::StandingOf(Group& group) {
       .complete = !group.workers.here.empty() && !missing,
       .misses_required = IsRequired(group) && missing,
       .borrows = group.term.lent(),
-      .loan_patience = !group.term.lent() ? absl::InfinitePast() : group.loan_patience,
+      .loan_patience = group.term.lent() ? group.loan_patience : absl::InfinitePast(),
       .behind = idle && (ready || group.term.phase() == Phase::kGathering) &&
                 OldestToReplace(group) < decisions_.newest_version(),
       .lent_version = VersionToLend(group),
@@ -356,9 +356,11 @@ std::vector<Coordinator::Group*> Coordinator::GroupsOf(const RankId& id) {
 
 std::vector<Member*> Coordinator::MembersOf(const Group& group) {
   std::vector<Member*> members;
-  const Group* const lender = !group.term.lent() ? nullptr : LookAt(group.term.lender());
-  const World* senders = lender != nullptr ? &lender->workers : nullptr;
-  if (!group.term.lent()) senders = &members_.trainers();
+  const World* senders = &members_.trainers();
+  if (group.term.lent()) {
+    const Group* const lender = LookAt(group.term.lender());
+    senders = lender != nullptr ? &lender->workers : nullptr;
+  }
   for (const World* world : {senders, &group.workers}) {
     if (world == nullptr) continue;
     for (const auto& [rank, member] : world->here) members.push_back(member);

@@ -105,7 +105,7 @@ void Coordinator::TryCatchUp(Group& group, absl::Time now) {
 // Another group may lend it, or the next update brings it.
 void Coordinator::GiveUpLoan(Group& group, const absl::Status& why) {
   const std::string from =
-      !group.term.lent() ? "the trainers" : absl::StrCat("group ", group.term.lender());
+      group.term.lent() ? absl::StrCat("group ", group.term.lender()) : "the trainers";
   group.last_loan_trouble = While(absl::StrCat("catch up from ", from), why);
   group.loans_tried[group.term.lender()] = kMostLoansTried;
   if (group.term.lent()) group.term.Gather();

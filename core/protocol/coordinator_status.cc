@@ -158,11 +158,9 @@ proto::StatusReply Coordinator::Status(const proto::StatusRequest& request) cons
       if (!group.term.IsMember(id)) continue;
       connected = connected || group.term.IsConnected(id);
       const bool sender = group.term.IsSender(id);
-      if (id.rank >=
-          (sender ? group.term.plan().sender_count() : group.term.plan().receiver_count()))
-        continue;
-      planned_bytes += sender ? group.term.plan().sender_bytes(id.rank)
-                              : group.term.plan().receiver_bytes(id.rank);
+      const Plan& plan = group.term.plan();
+      if (id.rank >= (sender ? plan.sender_count() : plan.receiver_count())) continue;
+      planned_bytes += sender ? plan.sender_bytes(id.rank) : plan.receiver_bytes(id.rank);
     }
     rank->set_planned_bytes(planned_bytes);
     if (request.traffic() && id.role == Role::kWorker) AddTraffic(id, *rank);

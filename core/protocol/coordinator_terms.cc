@@ -255,8 +255,7 @@ void Coordinator::OnLaneFailed(const Member& member, const proto::LaneFailed& fa
   const uint32_t peers = peer_is_sender ? term.plan().sender_count() : term.plan().receiver_count();
   if (failed.peer() >= peers) return;
   const absl::Status status = DecodeError(failed.error());
-  group->term.OnLaneLost(end, failed.peer(), failed.co_owner(), status);
-  group->term.OnConnectFailed(member.id, status, now);
+  group->term.OnLaneLost(end, failed.peer(), failed.co_owner(), status, now);
   if (group->round == nullptr) return;
   if (failed.co_owner()) {
     group->round->OnCoOwnerLost(member.id, term.senders()[failed.peer()], status);

@@ -140,8 +140,8 @@ void Coordinator::NoteGivenUp(uint64_t version, uint32_t trainer) {
       "publish version ", version, ": it failed at trainer ", trainer,
       ", perhaps by a controller before this one; publish it again, or a later version"));
   if (!publications_.IsGivenUp(version)) {
-    publications_.GiveUp(version, AllTrainers(), failed);
-    if (publication != nullptr) RefuseToAll(*publication, failed);
+    publication != nullptr ? RefuseToAll(*publication, failed)
+                           : publications_.GiveUp(version, AllTrainers(), failed);
   }
   (void)publications_.Tell(version, trainer);
 }

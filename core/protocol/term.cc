@@ -193,10 +193,11 @@ void Term::OnConnectFailed(const RankId& id, const absl::Status& why, absl::Time
   Gather();
 }
 
-void Term::OnLaneLost(const TermEnd& end, uint32_t peer, bool co_owner, const absl::Status& why) {
+void Term::OnLaneLost(const TermEnd& end, uint32_t peer, bool co_owner, const absl::Status& why,
+                      absl::Time now) {
   const uint32_t number = NumberOf(end);
   if (!co_owner) lanes_.erase(IsSender(end) ? RankPair{number, peer} : RankPair{peer, number});
-  if (phase_ != Phase::kReady) return;
+  if (phase_ != Phase::kReady) return OnConnectFailed(end.id, why, now);
   lane_lost_ = true;
   last_trouble_ = While(ToString(end.id), why);
 }

@@ -101,10 +101,12 @@ class Term {
 
   // --- lanes that fail ---
 
-  // Lanes could not be made, or a lane died. They are made again between two updates: the first
-  // time at once, then at growing distances.
+  // Lanes could not be made. They are made again: the first time at once, then at growing
+  // distances. Does nothing once the lanes carry.
   void OnConnectFailed(const RankId& id, const absl::Status& why, absl::Time now);
-  void OnLaneLost(const TermEnd& end, uint32_t peer, bool co_owner, const absl::Status& why);
+  // A lane died. If the lanes carried, ReplaceLanes() makes them again.
+  void OnLaneLost(const TermEnd& end, uint32_t peer, bool co_owner, const absl::Status& why,
+                  absl::Time now);
   void OnNicsChanged(const RankId& id);
   // Plans anew if lanes have died or NICs have changed.
   void ReplaceLanes(absl::Time now);

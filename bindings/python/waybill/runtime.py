@@ -62,7 +62,7 @@ def rank_or_default(rank: int | None, world: int | None) -> int:
 
 
 def checked_fabric(fabric: str) -> str:
-    """Returns the name of a fabric. Raises InvalidArgument if there is none of that name."""
+    """Returns the name of a fabric. Raises InvalidArgument if the name is unknown."""
     if fabric not in FABRICS:
         raise InvalidArgument(f"fabric {fabric!r} is none of {', '.join(FABRICS)}")
     return fabric
