@@ -5,6 +5,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -78,14 +79,17 @@ absl::StatusOr<Manifest> FetchTensors(const std::string& address, const std::str
   const absl::Time deadline = SteadyNow() + timeout;
   proto::Question question;
   question.set_tensors(true);
+  std::string waits_for;  // What the controller last said.
   while (true) {
-    WAYBILL_ASSIGN_OR_RETURN(const proto::Answer answer,
-                             Ask(address, token, deadline - SteadyNow(), question));
-    if (!answer.has_error()) return DecodeManifest(answer.manifest());
-    if (SteadyNow() + kPause > deadline) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("the job waits for ", answer.error().message()));
+    const absl::StatusOr<proto::Answer> answer =
+        Ask(address, token, deadline - SteadyNow(), question);
+    if (answer.ok() && !answer->has_error()) return DecodeManifest(answer->manifest());
+    if (answer.ok()) waits_for = answer->error().message();
+    // The last question may have too little time for an answer.
+    if (SteadyNow() + kPause > deadline && !waits_for.empty()) {
+      return absl::DeadlineExceededError(absl::StrCat("the job waits for ", waits_for));
     }
+    WAYBILL_RETURN_IF_ERROR(answer.status());
     absl::SleepFor(kPause);
   }
 }
