@@ -168,9 +168,9 @@ class Server final : public Controller,
 
   std::string address() const override { return net::ToString(address_); }
 
-  proto::StatusReply status() const override {
+  proto::StatusReply status(const proto::StatusRequest& request) const override {
     const std::lock_guard lock(mutex_);
-    return coordinator_.Status();
+    return coordinator_.Status(request);
   }
   absl::Status halted() const override {
     const std::lock_guard lock(mutex_);
@@ -212,13 +212,17 @@ class Server final : public Controller,
     const std::lock_guard lock(mutex_);
     for (const proto::RankMessage& message : messages) {
       if (!IsOpen(id)) break;
-      if (options_.observer != nullptr && coordinator_.IsAdmitted(id)) {
+      const bool was_admitted = coordinator_.IsAdmitted(id);
+      if (options_.observer != nullptr && was_admitted) {
         options_.observer->OnReceived(id, message, SteadyNow());
       }
       if (message.has_verified()) {
         inquiry_.OnVerified(id, message.verified());
       } else {
         coordinator_.OnMessage(id, message, SteadyNow());
+      }
+      if (options_.observer != nullptr && !was_admitted && coordinator_.IsAdmitted(id)) {
+        options_.observer->OnJoined(id, message.join());
       }
     }
     WakeClock();
@@ -323,7 +327,7 @@ class Server final : public Controller,
   void CloseLocked(ConnectionId id) {
     strangers_.erase(id);
     inquiry_.OnGone(id);
-    if (options_.observer != nullptr) options_.observer->OnClosed(id);
+    if (options_.observer != nullptr) options_.observer->OnClosed(id, SteadyNow());
     const auto found = connections_.find(id);
     if (found == connections_.end() || found->second.cancel_at != absl::InfiniteFuture()) return;
     found->second.cancel_at = SteadyNow() + kCloseTimeout;

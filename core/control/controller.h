@@ -22,13 +22,15 @@ namespace waybill {
 class ControllerObserver {
  public:
   virtual ~ControllerObserver() = default;
+  // A rank is here. Its other messages follow.
+  virtual void OnJoined(ConnectionId connection, const proto::Join& join) = 0;
   // A rank's message, before the controller acts on it.
   virtual void OnReceived(ConnectionId connection, const proto::RankMessage& message,
                           absl::Time now) = 0;
   virtual void OnSent(ConnectionId connection, const proto::ControllerMessage& message,
                       absl::Time now) = 0;
   // The stream is closed. May be called more than once.
-  virtual void OnClosed(ConnectionId connection) = 0;
+  virtual void OnClosed(ConnectionId connection, absl::Time now) = 0;
 };
 
 struct ControllerOptions {
@@ -63,7 +65,8 @@ class Controller {
 
   // Returns the address to which ranks connect, as "127.0.0.1:40123".
   virtual std::string address() const = 0;
-  virtual proto::StatusReply status() const = 0;
+  virtual proto::StatusReply status(const proto::StatusRequest& request) const = 0;
+  proto::StatusReply status() const { return status(proto::StatusRequest()); }
   // Returns an error once a failure of the store has left a decision unknown. No update is decided
   // any more, and the controller must be restarted.
   virtual absl::Status halted() const = 0;

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 PATIENCE = 60  # Seconds.
@@ -88,11 +89,26 @@ class Browser:
             case "Network.requestWillBeSent":
                 self.requests.append(params["request"]["url"])
 
-    def open(self, path):
-        """Opens a file of the disk, and waits until it is loaded."""
-        self.call("Page.navigate", url=Path(path).resolve().as_uri())
-        while self.evaluate("document.readyState + location.protocol") != "completefile:":
+    def open(self, where):
+        """Opens a file of the disk, or an address of HTTP, and waits until it is loaded."""
+        is_address = str(where).startswith("http:")
+        url = where if is_address else Path(where).resolve().as_uri()
+        self.call("Page.navigate", url=url)
+        loaded = "completehttp:" if is_address else "completefile:"
+        while self.evaluate("document.readyState + location.protocol") != loaded:
             pass
+
+    def until(self, expression):
+        """Waits until a JavaScript expression is true; fails with what the page says otherwise."""
+        deadline = time.monotonic() + PATIENCE
+        while not self.evaluate(expression):
+            if time.monotonic() > deadline:
+                raise AssertionError(
+                    f"{expression}: never so; {self.evaluate('document.body.innerText')}"
+                )
+
+    def type(self, text):
+        self.call("Input.insertText", text=text)
 
     def evaluate(self, expression):
         """Returns what a JavaScript expression is in the page."""

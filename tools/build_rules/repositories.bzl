@@ -136,10 +136,14 @@ def waybill_repositories():
         build_file = "//third_party:prometheus_cpp.BUILD",
         debian = ["prometheus-cpp-dev"],
         headers = ["prometheus"],
-        packages = [
-            "prometheus-cpp-core",
-            "prometheus-cpp-pull",
-        ],
+        packages = ["prometheus-cpp-core"],
+    )
+
+    system_library(
+        name = "civetweb",
+        build_file = "//third_party:civetweb.BUILD",
+        debian = ["libcivetweb-dev"],
+        headers = ["civetweb.h"],
     )
 
     system_library(

@@ -97,7 +97,8 @@ void SayMetrics(const Options& options, const MetricsExporter& metrics) {
   if (options.driven) {
     Tell({{"event", "metrics"}, {"address", metrics.address()}});
   } else {
-    std::cout << "metrics on http://" << metrics.address() << "/metrics" << std::endl;
+    std::cout << "page on http://" << metrics.address() << "/, metrics on http://"
+              << metrics.address() << "/metrics" << std::endl;
   }
 }
 
@@ -275,11 +276,14 @@ void AddControllerCommand(CLI::App& app, Run& run) {
       "--state", options->controller.state,
       "file for the decisions to commit (default: in the user's state folder), or "
       "etcd://HOST:PORT[,HOST:PORT...] for several controllers, of which one leads");
-  command->add_option(
-      "--metrics", options->metrics,
-      "numeric address and port to serve metrics on for Prometheus, as http://ADDRESS/metrics; "
-      "port 0 takes a free port. Nothing is encrypted and nobody is asked for a token, so choose "
-      "127.0.0.1:9464 or a private address (default: metrics are not served)");
+  command->add_option("--metrics", options->metrics,
+                      "numeric address and port to serve a live page of the job on, as "
+                      "http://ADDRESS/, and metrics "
+                      "for Prometheus, as http://ADDRESS/metrics; port 0 takes a free port. "
+                      "Nothing is encrypted and "
+                      "nobody is asked for a token, so choose 127.0.0.1:9464 or a private address "
+                      "(default: neither "
+                      "is served)");
   command
       ->add_flag("--metrics-by-rank", options->metrics_by_rank,
                  "also serve series for each rank: its shown version, its stages and its rate")

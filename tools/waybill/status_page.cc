@@ -24,6 +24,8 @@ std::string NameOf(const proto::RankStatus& rank, bool several_groups) {
 
 nlohmann::json ToJson(const proto::RankStatus& rank, bool several_groups) {
   nlohmann::json json = {{"name", NameOf(rank, several_groups)},
+                         {"state", rank.state()},
+                         {"shown_version", rank.shown_version()},
                          {"bytes", rank.planned_bytes()},
                          {"stages", nlohmann::json::object()}};
   for (const proto::StageTime& stage : rank.report().stages()) {
@@ -35,6 +37,17 @@ nlohmann::json ToJson(const proto::RankStatus& rank, bool several_groups) {
     json["ring_bytes"] = CounterOf(rank.report(), "ring_high_water_bytes");
   }
   return json;
+}
+
+nlohmann::json ToJson(const proto::GroupStatus& group, uint64_t published_version) {
+  const uint64_t version = group.committed_version();
+  std::string phase = group.phase();
+  if (group.updating_version() != 0)
+    absl::StrAppend(&phase, ", version ", group.updating_version());
+  return {{"name", group.name()},
+          {"version", version},
+          {"behind", published_version > version ? published_version - version : 0},
+          {"phase", phase}};
 }
 
 // Adds what the heat map shows. Ranks are told by their places among those of the page.
@@ -84,22 +97,24 @@ nlohmann::json WarningsOf(const proto::StatusReply& status) {
       warnings.push_back(absl::StrCat(name, ": lanes have died ", group.lanes_lost(), " times"));
     }
   }
+  std::map<std::string, size_t> unchanged;  // Workers, by group.
   for (const proto::RankStatus& rank : status.ranks()) {
     const uint64_t fallbacks = CounterOf(rank.report(), "fallbacks");
     if (fallbacks > 0) {
       warnings.push_back(absl::StrCat(rank.name(), ": ", fallbacks,
                                       " ends of lanes fell back to a slower fabric"));
     }
-    const uint64_t unchanged = CounterOf(rank.report(), "unchanged_versions");
-    if (unchanged > 0) {
-      warnings.push_back(absl::StrCat(NameOf(rank, status.groups_size() > 1), " has shown ",
-                                      unchanged, " versions with the bytes of the one before"));
-    }
+    if (CounterOf(rank.report(), "unchanged_versions") > 0) ++unchanged[rank.group()];
     const uint64_t nonfinite = CounterOf(rank.report(), "nonfinite_elements");
     if (nonfinite > 0) {
       warnings.push_back(absl::StrCat(rank.name(), " has quantised ", nonfinite,
                                       " NaNs or infinities in its latest update"));
     }
+  }
+  for (const auto& [group, workers] : unchanged) {
+    warnings.push_back(absl::StrCat("group ", group,
+                                    ": workers that have shown a version with the ",
+                                    "bytes of the one before: ", workers));
   }
   return warnings;
 }
@@ -112,6 +127,8 @@ nlohmann::json StatusToPage(const proto::StatusReply& status) {
                          {"phase", status.phase()},
                          {"version", status.committed_version()},
                          {"warnings", WarningsOf(status)},
+                         {"groups", nlohmann::json::array()},
+                         {"terms", nlohmann::json::array()},
                          {"trainers", nlohmann::json::array()},
                          {"workers", nlohmann::json::array()}};
   int64_t longest_us = 0;
@@ -123,6 +140,10 @@ nlohmann::json StatusToPage(const proto::StatusReply& status) {
     for (const proto::StageTime& stage : rank.report().stages()) {
       longest_us = std::max(longest_us, stage.end_us());
     }
+  }
+  for (const proto::GroupStatus& group : status.groups()) {
+    json["groups"].push_back(ToJson(group, status.published_version()));
+    json["terms"].push_back({group.name(), group.epoch()});
   }
   json["bytes"] = bytes;
   AddTraffic(status, json);

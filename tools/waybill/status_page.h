@@ -11,7 +11,8 @@
 namespace waybill {
 
 // Returns the data of MakePage(). The times are those of each rank's latest update, counted from
-// the first stage of that rank: clocks of hosts differ.
+// the first stage of that rank: clocks of hosts differ. What the heat map shows is there if the
+// status has it, and changes only with "terms".
 nlohmann::json StatusToPage(const proto::StatusReply& status);
 
 }  // namespace waybill

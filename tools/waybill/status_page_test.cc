@@ -63,6 +63,7 @@ TEST(StatusPage, TheHeatMapHasEachSenderInItsPlace) {
   const nlohmann::json page = StatusToPage(status);
   EXPECT_EQ(page["workers"][0]["name"], "worker 0 of group a");
   EXPECT_EQ(page["workers"][2]["name"], "worker 1 of group b");
+  EXPECT_EQ(page["terms"], nlohmann::json::parse(R"([["a", 0], ["b", 0]])"));
   EXPECT_EQ(page["pairs"], nlohmann::json::parse("[[0, 0, 10], [0, 1, 20], [0, 2, 30]]"));
   EXPECT_EQ(page["relays"], nlohmann::json::parse("[[2, 1, 7], [1, 2, 8]]"));
   EXPECT_EQ(page["workers"][1]["relayed_bytes"], 8);
@@ -81,9 +82,30 @@ TEST(StatusPage, WarnsOfWhatIsWrong) {
   fallbacks->set_name("fallbacks");
   fallbacks->set_value(4);
 
+  for (const char* name : {"worker 0", "worker 1"}) {
+    proto::RankStatus& worker = AddRank(status, name, "a");
+    proto::Counter* unchanged = worker.mutable_report()->add_counters();
+    unchanged->set_name("unchanged_versions");
+    unchanged->set_value(3);
+  }
+
   EXPECT_THAT(StatusToPage(status)["warnings"].get<std::vector<std::string>>(),
               testing::ElementsAre("group a waits for worker 1", "group a: lanes have died 2 times",
-                                   "trainer 3: 4 ends of lanes fell back to a slower fabric"));
+                                   "trainer 3: 4 ends of lanes fell back to a slower fabric",
+                                   "group a: workers that have shown a version with the bytes of "
+                                   "the one before: 2"));
+}
+
+TEST(StatusPage, AGroupIsBehindByTheVersionsPublishedSince) {
+  proto::StatusReply status;
+  status.set_published_version(9);
+  proto::GroupStatus* group = status.add_groups();
+  group->set_name("a");
+  group->set_phase("ready");
+  group->set_committed_version(7);
+  group->set_updating_version(9);
+  EXPECT_EQ(StatusToPage(status)["groups"], nlohmann::json::parse(R"([
+      {"name": "a", "version": 7, "behind": 2, "phase": "ready, version 9"}])"));
 }
 
 TEST(StatusPage, AJobWithoutAnUpdateHasNoTimes) {

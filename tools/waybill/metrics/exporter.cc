@@ -2,26 +2,30 @@
 
 #include "tools/waybill/metrics/exporter.h"
 
-#include <prometheus/collectable.h>
-#include <prometheus/exposer.h>
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
 #include <sys/resource.h>
 
-#include <exception>
 #include <filesystem>
 #include <iterator>
 #include <mutex>
+#include <optional>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/json_text.h"
 #include "core/base/status.h"
 #include "core/base/steady_now.h"
 #include "core/base/version.h"
 #include "core/net/tcp_socket.h"
 #include "tools/waybill/metrics/families.h"
+#include "tools/waybill/metrics/http_server.h"
+#include "tools/waybill/metrics/live_data.h"
 #include "tools/waybill/metrics/update_watch.h"
+#include "tools/waybill/page.h"
 #include "tools/waybill/process_usage.h"
 
 namespace waybill {
@@ -53,19 +57,59 @@ void AddProcess(Families& families) {
   }
 }
 
-// What one scrape gets. Prometheus' library calls Collect() on threads of its server.
-class Page final : public prometheus::Collectable {
+class ExporterWithServer final : public MetricsExporter {
  public:
-  Page(std::string job, RankSeries ranks) : job_(std::move(job)), ranks_(ranks) {}
+  ExporterWithServer(std::string job, RankSeries ranks) : job_(std::move(job)), ranks_(ranks) {}
 
-  UpdateWatch& watch() { return watch_; }
-  void SetController(const Controller* controller) {
+  absl::Status Listen(const net::HostPort& address) {
+    const auto data = [this](bool traffic) { return JsonText(PageData(traffic)); };
+    WAYBILL_ASSIGN_OR_RETURN(
+        server_,
+        HttpServer::Start(
+            address,
+            {{"/", "text/html; charset=utf-8", [this] { return MakePage(PageData(true)); }},
+             {"/status.json", "application/json", [data] { return data(/*traffic=*/false); }},
+             {"/traffic.json", "application/json", [data] { return data(/*traffic=*/true); }},
+             // The version is that of the text format.
+             {"/metrics", "text/plain; version=0.0.4; charset=utf-8",
+              [this] { return prometheus::TextSerializer().Serialize(Collect()); }}}));
+    return absl::OkStatus();
+  }
+
+  std::string address() const override { return server_->address(); }
+  ControllerObserver* BeginObserving() override {
+    watch_.Forget();
+    return &watch_;
+  }
+  void SetController(const Controller* controller) override {
     const std::lock_guard lock(mutex_);
     controller_ = controller;
   }
 
-  Families Collect() const override {
-    Families families = CollectStatus();
+ private:
+  // Nothing if no controller leads here. The lock is held while the controller is asked, so that it
+  // cannot end meanwhile.
+  std::optional<proto::StatusReply> Status(bool traffic) const {
+    const std::lock_guard lock(mutex_);
+    if (controller_ == nullptr) return std::nullopt;
+    proto::StatusRequest request;
+    request.set_traffic(traffic);
+    return controller_->status(request);
+  }
+
+  nlohmann::json PageData(bool traffic) const {
+    const std::optional<proto::StatusReply> status = Status(traffic);
+    return status ? LiveData(*status, watch_, SteadyNow()) : StandbyData(job_);
+  }
+
+  Families Collect() {
+    Families families;
+    const std::optional<proto::StatusReply> status = Status(/*traffic=*/false);
+    if (status) families = StatusFamilies(*status, ranks_, ledger_, SteadyNow());
+    prometheus::MetricFamily leads = MakeGauges(
+        "waybill_controller_leads", "1 if this controller leads the job, 0 if it is a standby.");
+    AddSeries(leads, {}, status ? 1 : 0);
+    families.push_back(std::move(leads));
     for (prometheus::MetricFamily& family : watch_.Collect()) families.push_back(std::move(family));
     prometheus::MetricFamily build =
         MakeGauges("waybill_build_info", "1, with the version of Waybill and the job's name.");
@@ -75,51 +119,13 @@ class Page final : public prometheus::Collectable {
     return families;
   }
 
- private:
-  // The lock is held while the controller is asked, so that it cannot end meanwhile.
-  Families CollectStatus() const {
-    const std::lock_guard lock(mutex_);
-    Families families;
-    if (controller_ != nullptr) {
-      families = StatusFamilies(controller_->status(), ranks_, ledger_, SteadyNow());
-    }
-    prometheus::MetricFamily leads = MakeGauges(
-        "waybill_controller_leads", "1 if this controller leads the job, 0 if it is a standby.");
-    AddSeries(leads, {}, controller_ != nullptr ? 1 : 0);
-    families.push_back(std::move(leads));
-    return families;
-  }
-
   const std::string job_;
   const RankSeries ranks_;
   UpdateWatch watch_;
   mutable std::mutex mutex_;
-  mutable CounterLedger ledger_;
+  CounterLedger ledger_;
   const Controller* controller_ = nullptr;
-};
-
-class ExporterWithServer final : public MetricsExporter {
- public:
-  ExporterWithServer(net::HostPort address, const std::string& job, RankSeries ranks)
-      : page_(std::make_shared<Page>(job, ranks)),
-        server_(net::ToString(address), /*num_threads=*/2),
-        address_(std::move(address)) {
-    server_.RegisterCollectable(page_);
-    const std::vector<int> ports = server_.GetListeningPorts();
-    if (!ports.empty()) address_.port = static_cast<uint16_t>(ports.front());
-  }
-
-  std::string address() const override { return net::ToString(address_); }
-  ControllerObserver* BeginObserving() override {
-    page_->watch().Forget();
-    return &page_->watch();
-  }
-  void SetController(const Controller* controller) override { page_->SetController(controller); }
-
- private:
-  const std::shared_ptr<Page> page_;
-  prometheus::Exposer server_;
-  net::HostPort address_;
+  std::unique_ptr<HttpServer> server_;  // Ends first: its threads use the others.
 };
 
 }  // namespace
@@ -130,17 +136,14 @@ absl::StatusOr<std::unique_ptr<MetricsExporter>> MetricsExporter::Start(const st
   const std::string doing = absl::StrCat("serve metrics on ", address);
   const absl::StatusOr<net::HostPort> parsed = net::ParseHostPort(address);
   if (!parsed.ok()) return While("--metrics", parsed.status());
-  // Prometheus' library does not say why it cannot listen, so this asks the system first.
-  if (const auto listener = net::Listen(*parsed); !listener.ok()) {
-    return While(doing, absl::Status(listener.status().code(),
-                                     absl::StrCat(listener.status().message(),
-                                                  "; give --metrics another address or port")));
+  auto exporter = std::make_unique<ExporterWithServer>(job, ranks);
+  if (const absl::Status listens = exporter->Listen(*parsed); !listens.ok()) {
+    return While(doing,
+                 absl::Status(listens.code(), absl::StrCat(listens.message(),
+                                                           "; give --metrics another address or "
+                                                           "port")));
   }
-  try {
-    return std::make_unique<ExporterWithServer>(*parsed, job, ranks);
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrCat(doing, ": ", error.what()));
-  }
+  return exporter;
 }
 
 }  // namespace waybill

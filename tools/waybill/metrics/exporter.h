@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Serves the metrics of a controller to Prometheus, by HTTP.
+// Serves the metrics of a controller to Prometheus, and a page of its job, by HTTP.
 #ifndef WAYBILL_TOOLS_WAYBILL_METRICS_EXPORTER_H_
 #define WAYBILL_TOOLS_WAYBILL_METRICS_EXPORTER_H_
 
@@ -13,8 +13,9 @@
 
 namespace waybill {
 
-// Serves http://ADDRESS/metrics on threads of its own, from Start() until its end. Before a
-// controller is there, and between two controllers, there are only metrics of the process.
+// Serves http://ADDRESS/metrics, and the page on http://ADDRESS/, on threads of its own, from
+// Start() until its end. Before a controller is there, and between two controllers, there are only
+// metrics of the process, and the page says so.
 class MetricsExporter {
  public:
   // `address`: numeric, with a port; port 0 takes a free one. kUnavailable: it cannot be bound;

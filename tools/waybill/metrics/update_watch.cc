@@ -5,6 +5,7 @@
 #include <prometheus/metric_type.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -20,6 +21,8 @@ constexpr const char* kPartNames[] = {"wait", "prepare", "transfer", "decide", "
 // A job has a round for each of its groups at a time; what is beyond this is left over from terms
 // that ended.
 constexpr size_t kMostUpdates = 8192;
+// Groups whose last update is kept, also of those that are gone.
+constexpr size_t kMostEnded = 8192;
 // Versions whose publishes may wait at a time. Trainers rarely have two.
 constexpr size_t kMostPublications = 64;
 
@@ -34,6 +37,11 @@ UpdateWatch::UpdateWatch() : stops_(Seconds()) {
   for (size_t i = 0; i < kPartCount; ++i) durations_.emplace_back(Seconds());
 }
 
+void UpdateWatch::OnJoined(ConnectionId connection, const proto::Join& join) {
+  const std::lock_guard lock(mutex_);
+  if (!join.group().empty()) groups_[connection] = join.group();
+}
+
 void UpdateWatch::OnReceived(ConnectionId connection, const proto::RankMessage& message,
                              absl::Time now) {
   const std::lock_guard lock(mutex_);
@@ -45,7 +53,7 @@ void UpdateWatch::OnReceived(ConnectionId connection, const proto::RankMessage& 
     case proto::RankMessage::kShown:
       return OnShown(connection, message.shown(), now);
     case proto::RankMessage::kFailed:
-      return OnFailed(connection, message.failed());
+      return OnFailed(connection, message.failed(), now);
     default:
       return;
   }
@@ -62,21 +70,25 @@ void UpdateWatch::OnSent(ConnectionId connection, const proto::ControllerMessage
     case proto::ControllerMessage::kCommit:
       return OnCommit(message.commit(), now);
     case proto::ControllerMessage::kAbort:
-      return OnAbort(message.abort());
+      return OnAbort(message.abort(), now);
     default:
       return;
   }
 }
 
-void UpdateWatch::OnClosed(ConnectionId connection) {
+void UpdateWatch::OnClosed(ConnectionId connection, absl::Time now) {
   const std::lock_guard lock(mutex_);
+  groups_.erase(connection);
   for (auto entry = updates_.begin(); entry != updates_.end();) {
-    entry = LoseWorker(connection, entry->second) ? updates_.erase(entry) : std::next(entry);
+    const auto next = std::next(entry);
+    if (LoseWorker(connection, entry->second)) End(entry, now);
+    entry = next;
   }
 }
 
 void UpdateWatch::Forget() {
   const std::lock_guard lock(mutex_);
+  groups_.clear();
   updates_.clear();
   publications_.clear();
 }
@@ -102,6 +114,8 @@ void UpdateWatch::OnPrepare(ConnectionId worker, const proto::Prepare& prepare, 
   if (update == nullptr) {
     const auto publication = publications_.find(prepare.version());
     Update begun = {
+        .group = groups_[worker],
+        .version = prepare.version(),
         .published = publication == publications_.end() ? now : publication->second.first,
         .prepared = now};
     // An update that goes on without lanes that died has begun with the earlier round.
@@ -116,6 +130,7 @@ void UpdateWatch::OnPrepare(ConnectionId worker, const proto::Prepare& prepare, 
     }
     update = &(updates_[KeyOf(prepare.round())] = std::move(begun));
   }
+  ++update->workers;
   update->lacking.insert(worker);
   update->unsettled.insert(worker);
   // The map is ordered by term, so this forgets an update of the oldest one.
@@ -153,10 +168,10 @@ void UpdateWatch::OnShown(ConnectionId worker, const proto::Shown& shown, absl::
     Observe(Part::kShow, now - update->committed);
     Observe(Part::kTotal, now - update->published);
   }
-  updates_.erase(KeyOf(shown.round()));
+  End(updates_.find(KeyOf(shown.round())), now);
 }
 
-void UpdateWatch::OnFailed(ConnectionId worker, const proto::Failed& failed) {
+void UpdateWatch::OnFailed(ConnectionId worker, const proto::Failed& failed, absl::Time now) {
   Update* update = Find(failed.round());
   if (update == nullptr || !update->unsettled.contains(worker)) return;
   // Nothing else on a worker that takes part in a round fails with this code.
@@ -165,12 +180,18 @@ void UpdateWatch::OnFailed(ConnectionId worker, const proto::Failed& failed) {
   }
   // Before the decision, ABORT follows.
   if (update->committed == absl::InfiniteFuture()) return;
-  if (LoseWorker(worker, *update)) updates_.erase(KeyOf(failed.round()));
+  if (LoseWorker(worker, *update)) End(updates_.find(KeyOf(failed.round())), now);
 }
 
-void UpdateWatch::OnAbort(const proto::Abort& abort) {
+void UpdateWatch::OnAbort(const proto::Abort& abort, absl::Time now) {
   // Each member of the round is sent an ABORT; the first one counts.
-  if (updates_.erase(KeyOf(abort.round())) == 0) return;
+  const auto aborted = updates_.extract(KeyOf(abort.round()));
+  if (aborted.empty()) return;
+  failures_.push_front({.group = aborted.mapped().group,
+                        .version = aborted.mapped().version,
+                        .error = abort.error().message(),
+                        .at = now});
+  if (failures_.size() > kMostFailures) failures_.pop_back();
   const auto code = static_cast<absl::StatusCode>(abort.error().code());
   ++aborts_[absl::StatusCodeToString(code)];
 }
@@ -182,8 +203,62 @@ bool UpdateWatch::LoseWorker(ConnectionId worker, Update& update) {
   return update.unsettled.empty() && update.committed != absl::InfiniteFuture();
 }
 
+void UpdateWatch::End(std::map<Key, Update>::iterator entry, absl::Time now) {
+  const std::string group = entry->second.group;
+  ended_[group] = {.update = std::move(entry->second), .at = now};
+  updates_.erase(entry);
+  if (ended_.size() > kMostEnded) {
+    ended_.erase(std::min_element(ended_.begin(), ended_.end(), [](const auto& a, const auto& b) {
+      return a.second.at < b.second.at;
+    }));
+  }
+}
+
 void UpdateWatch::Observe(Part part, absl::Duration duration) {
   durations_[static_cast<size_t>(part)].Observe(absl::ToDoubleSeconds(duration));
+}
+
+const char* UpdateWatch::NameOf(Part part) { return kPartNames[static_cast<size_t>(part)]; }
+
+UpdateWatch::Progress UpdateWatch::ProgressOf(const Update& update, absl::Time until) {
+  Progress progress = {.group = update.group,
+                       .version = update.version,
+                       .workers = update.workers,
+                       .arrived = update.workers - update.lacking.size()};
+  const absl::Time begins[] = {update.published, update.prepared,  update.started,
+                               update.arrived,   update.committed, absl::InfiniteFuture()};
+  for (size_t i = 0; i + 1 < std::size(begins) && begins[i] != absl::InfiniteFuture(); ++i) {
+    progress.parts.push_back(std::min(begins[i + 1], until) - begins[i]);
+  }
+  return progress;
+}
+
+std::vector<UpdateWatch::Progress> UpdateWatch::GroupProgress(absl::Time now) const {
+  const std::lock_guard lock(mutex_);
+  std::map<std::string, Progress> all;
+  for (const auto& [group, ended] : ended_) {
+    all[group] = ProgressOf(ended.update, ended.at);
+    all[group].age = now - ended.at;
+  }
+  for (const auto& [key, update] : updates_) {
+    all[update.group] = ProgressOf(update, now);
+    all[update.group].running = true;
+  }
+  std::vector<Progress> sorted;
+  for (auto& [group, progress] : all) sorted.push_back(std::move(progress));
+  return sorted;
+}
+
+std::vector<UpdateWatch::Failure> UpdateWatch::Failures(absl::Time now) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Failure> failures;
+  for (const Abortion& abortion : failures_) {
+    failures.push_back({.group = abortion.group,
+                        .version = abortion.version,
+                        .error = abortion.error,
+                        .age = now - abortion.at});
+  }
+  return failures;
 }
 
 std::vector<prometheus::MetricFamily> UpdateWatch::Collect() const {

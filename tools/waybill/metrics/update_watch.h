@@ -39,33 +39,71 @@ class UpdateWatch final : public ControllerObserver {
     kTotal,
   };
   static constexpr size_t kPartCount = 6;
+  static const char* NameOf(Part part);
+
+  // The update that a group is at, or its last one.
+  struct Progress {
+    std::string group;
+    uint64_t version = 0;
+    bool running = false;
+    size_t workers = 0;                 // That take part.
+    size_t arrived = 0;                 // Of them: those whose data is whole.
+    std::vector<absl::Duration> parts;  // From kWait; the last one may go on.
+    absl::Duration age;                 // Since it ended; 0 while it runs.
+  };
+  // An update that was given up.
+  struct Failure {
+    std::string group;
+    uint64_t version = 0;
+    std::string error;
+    absl::Duration age;
+  };
 
   UpdateWatch();
 
+  void OnJoined(ConnectionId connection, const proto::Join& join) override;
   void OnReceived(ConnectionId connection, const proto::RankMessage& message,
                   absl::Time now) override;
   void OnSent(ConnectionId connection, const proto::ControllerMessage& message,
               absl::Time now) override;
-  void OnClosed(ConnectionId connection) override;
+  void OnClosed(ConnectionId connection, absl::Time now) override;
 
   // Forgets the updates that are going on. Must be called before another controller is observed,
   // which numbers its connections anew.
   void Forget();
 
   std::vector<prometheus::MetricFamily> Collect() const;
+  // By the groups' names. A group that has had no update is missing.
+  std::vector<Progress> GroupProgress(absl::Time now) const;
+  // The newest ones, newest first: at most kMostFailures.
+  static constexpr size_t kMostFailures = 32;
+  std::vector<Failure> Failures(absl::Time now) const;
 
  private:
   using Key = std::pair<uint64_t, uint32_t>;  // The epoch and the sequence of a Round.
 
   struct Update {
+    std::string group;
+    uint64_t version = 0;
     absl::Time published;
     absl::Time prepared;
     absl::Time started = absl::InfiniteFuture();
     absl::Time arrived = absl::InfiniteFuture();
     absl::Time committed = absl::InfiniteFuture();
+    size_t workers = 0;
     std::set<ConnectionId> lacking;    // Workers that have not ARRIVED.
     std::set<ConnectionId> unsettled;  // Workers that have not SHOWN.
     bool whole = true;                 // No worker was lost.
+  };
+  struct Ended {
+    Update update;
+    absl::Time at;
+  };
+  struct Abortion {
+    std::string group;
+    uint64_t version = 0;
+    std::string error;
+    absl::Time at;
   };
   struct Publication {
     absl::Time first;
@@ -80,14 +118,20 @@ class UpdateWatch final : public ControllerObserver {
   void OnArrived(ConnectionId worker, const proto::Arrived& arrived, absl::Time now);
   void OnCommit(const proto::Commit& commit, absl::Time now);
   void OnShown(ConnectionId worker, const proto::Shown& shown, absl::Time now);
-  void OnFailed(ConnectionId worker, const proto::Failed& failed);
-  void OnAbort(const proto::Abort& abort);
+  void OnFailed(ConnectionId worker, const proto::Failed& failed, absl::Time now);
+  void OnAbort(const proto::Abort& abort, absl::Time now);
   // Returns true if nothing of the update is awaited any more.
   static bool LoseWorker(ConnectionId worker, Update& update);
+  // Keeps the update as its group's last one.
+  void End(std::map<Key, Update>::iterator entry, absl::Time now);
+  static Progress ProgressOf(const Update& update, absl::Time until);
   void Observe(Part part, absl::Duration duration);
 
   mutable std::mutex mutex_;
+  std::map<ConnectionId, std::string> groups_;  // Of workers.
   std::map<Key, Update> updates_;
+  std::map<std::string, Ended> ended_;            // The last one of each group.
+  std::deque<Abortion> failures_;                 // Newest first.
   std::map<uint64_t, Publication> publications_;  // By version.
   std::deque<prometheus::Histogram> durations_;   // By Part.
   prometheus::Histogram stops_;

@@ -8,6 +8,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -18,6 +19,11 @@ constexpr ConnectionId kTrainer = 10, kOtherTrainer = 11, kWorker = 20, kOtherWo
 
 class UpdateWatchTest : public testing::Test {
  protected:
+  void Join(ConnectionId worker, const std::string& group) {
+    proto::Join join;
+    join.set_group(group);
+    watch_.OnJoined(worker, join);
+  }
   void Publish(ConnectionId trainer, uint64_t version) {
     proto::RankMessage message;
     message.mutable_publish()->set_version(version);
@@ -66,6 +72,7 @@ class UpdateWatchTest : public testing::Test {
     proto::ControllerMessage message;
     SetRound(epoch, message.mutable_abort()->mutable_round());
     message.mutable_abort()->mutable_error()->set_code(static_cast<int>(code));
+    message.mutable_abort()->mutable_error()->set_message("a worker was lost");
     watch_.OnSent(rank, message, now_);
   }
   void Pass(int seconds) { now_ += absl::Seconds(seconds); }
@@ -119,6 +126,17 @@ class UpdateWatchTest : public testing::Test {
     Shown(kWorker, 1, 0.5);
     Pass(10);
     Shown(kOtherWorker, 1, 0.25);
+  }
+
+  // The seconds of each part of the only group's update, as far as it is.
+  std::vector<double> Parts() const {
+    std::vector<double> seconds;
+    for (const UpdateWatch::Progress& progress : watch_.GroupProgress(now_)) {
+      for (const absl::Duration part : progress.parts) {
+        seconds.push_back(absl::ToDoubleSeconds(part));
+      }
+    }
+    return seconds;
   }
 
   UpdateWatch watch_;
@@ -226,7 +244,7 @@ TEST_F(UpdateWatchTest, AnUpdateThatLosesAWorkerAfterTheDecisionHasNoTotal) {
   Start(1);
   for (const ConnectionId worker : {kWorker, kOtherWorker}) Arrived(worker, 1);
   for (const ConnectionId worker : {kWorker, kOtherWorker}) Commit(worker, 1);
-  watch_.OnClosed(kWorker);
+  watch_.OnClosed(kWorker, now_);
   Shown(kOtherWorker, 1);
   EXPECT_TRUE(Durations().contains("decide"));
   EXPECT_FALSE(Durations().contains("total"));
@@ -240,6 +258,63 @@ TEST_F(UpdateWatchTest, MessagesOfAnotherControllerAreNotTakenForThisOnes) {
   EXPECT_FALSE(Durations().contains("transfer"));
   RunWholeUpdate();
   EXPECT_EQ(Durations()["transfer"], 4);
+}
+
+TEST_F(UpdateWatchTest, TheUpdateThatGoesOnIsSeenInEachPart) {
+  for (const ConnectionId worker : {kWorker, kOtherWorker}) Join(worker, "a");
+  Publish(kTrainer, 7);
+  Pass(1);
+  for (const ConnectionId worker : {kWorker, kOtherWorker}) Prepare(worker, Preparation(1, 7));
+  Pass(2);
+  EXPECT_EQ(Parts(), (std::vector<double>{1, 2}));
+  Start(1);
+  Pass(3);
+  Arrived(kWorker, 1);
+  Pass(1);
+  EXPECT_EQ(Parts(), (std::vector<double>{1, 2, 4}));
+  const UpdateWatch::Progress running = watch_.GroupProgress(now_).at(0);
+  EXPECT_TRUE(running.running);
+  EXPECT_EQ(running.group, "a");
+  EXPECT_EQ(running.version, 7);
+  EXPECT_EQ(running.workers, 2);
+  EXPECT_EQ(running.arrived, 1);
+  Arrived(kOtherWorker, 1);
+  Pass(8);
+  for (const ConnectionId worker : {kWorker, kOtherWorker}) Commit(worker, 1);
+  Pass(5);
+  EXPECT_EQ(Parts(), (std::vector<double>{1, 2, 4, 8, 5}));
+}
+
+TEST_F(UpdateWatchTest, TheLastUpdateOfAGroupIsKeptUntilTheNextBegins) {
+  for (const ConnectionId worker : {kWorker, kOtherWorker}) Join(worker, "a");
+  RunWholeUpdate();
+  Pass(60);
+  const UpdateWatch::Progress ended = watch_.GroupProgress(now_).at(0);
+  EXPECT_FALSE(ended.running);
+  EXPECT_EQ(ended.age, absl::Seconds(60));
+  EXPECT_EQ(Parts(), (std::vector<double>{1, 2, 4, 8, 16}));
+  Publish(kTrainer, 8);
+  Prepare(kWorker, Preparation(2, 8));
+  EXPECT_EQ(watch_.GroupProgress(now_).at(0).version, 8);
+  EXPECT_EQ(watch_.GroupProgress(now_).size(), 1u);
+}
+
+TEST_F(UpdateWatchTest, FailuresAreKeptNewestFirstUpToALimit) {
+  Join(kWorker, "a");
+  for (uint64_t version = 1; version <= UpdateWatch::kMostFailures + 3; ++version) {
+    Publish(kTrainer, version);
+    Prepare(kWorker, Preparation(version, version));
+    Abort(kWorker, version, absl::StatusCode::kUnavailable);
+    Abort(kTrainer, version, absl::StatusCode::kUnavailable);
+    Pass(1);
+  }
+  const std::vector<UpdateWatch::Failure> failures = watch_.Failures(now_);
+  ASSERT_EQ(failures.size(), UpdateWatch::kMostFailures);
+  EXPECT_EQ(failures[0].version, UpdateWatch::kMostFailures + 3);
+  EXPECT_EQ(failures[0].group, "a");
+  EXPECT_EQ(failures[0].error, "a worker was lost");
+  EXPECT_EQ(failures[0].age, absl::Seconds(1));
+  EXPECT_TRUE(watch_.GroupProgress(now_).empty());
 }
 
 }  // namespace

@@ -1,8 +1,11 @@
 'use strict';
 (() => {
-  const data = JSON.parse(document.getElementById('data').textContent);
   const $ = (id) => document.getElementById(id);
-  const trainers = data.trainers || [], workers = data.workers || [];
+  let data, trainers, workers;
+  // What the reader has chosen; it outlives what is drawn anew.
+  const chosen = { cursor: { row: 0, column: 0 }, rank: 0, zoom: null, all: new Set(), find: '' };
+  let listeners = new AbortController();  // Ends those of what was drawn before.
+  let redraws = [];
   const STAGES = ['exchange', 'stage', 'post', 'wire', 'wait', 'receive', 'verify', 'commit'];
   const EXPLAINED = {
     exchange: 'trade maxima', stage: 'pack, cast, quantise, digest', post: 'post writes',
@@ -33,10 +36,15 @@
   }
   function show(id, text) {
     $(id).hidden = false;
-    if (text !== undefined) $(id).textContent = text;
+    if (text !== undefined) say(id, text);
   }
+  // A screen reader says what is set, also if it is the same.
+  function say(id, text) {
+    if ($(id).textContent !== text) $(id).textContent = text;
+  }
+  const on = (element, event, act, options = {}) => element.addEventListener(event, act, { ...options, signal: listeners.signal });
   function table(caption, head, rows) {
-    const line = (cells, tag) => make('tr', {}, ...cells.map((c, i) => make(i === 0 ? 'th' : tag, i === 0 ? { scope: 'row' } : {}, String(c))));
+    const line = (cells, tag) => make('tr', {}, ...cells.map((c, i) => make(i === 0 ? 'th' : tag, i === 0 ? { scope: 'row' } : {}, c instanceof Node ? c : String(c))));
     return make('table', { 'aria-label': caption },
       make('thead', {}, make('tr', {}, ...head.map((h) => make('th', { scope: 'col' }, h)))),
       make('tbody', {}, ...rows.map((r) => line(r, 'td'))));
@@ -47,15 +55,17 @@
     return make('div', { class: 'bar' }, make('span', { class: 'name' }, name),
       make('span', { class: 'track', 'aria-hidden': 'true' }, fill), make('span', { class: 'number' }, number));
   }
-  // The first rows, and a button for the rest.
-  function listWithMore(parent, items, count, build) {
-    const box = make('div');
-    box.append(...items.slice(0, count).map(build));
+  // What `build` makes of the first items, and a button for the rest.
+  function firstOf(parent, items, count, what, build) {
+    const box = make('div', { class: 'scroll-x' });
+    const all = chosen.all.has(what) || items.length <= count;
+    box.append(...build(all ? items : items.slice(0, count)));
     parent.append(box);
-    if (items.length <= count) return;
-    const more = make('button', { type: 'button' }, `Show all ${items.length}`);
+    if (all) return;
+    const more = make('button', { type: 'button' }, `Show all ${items.length} ${what}`);
     more.addEventListener('click', () => {
-      box.append(...items.slice(count).map(build));
+      chosen.all.add(what);
+      box.replaceChildren(...build(items));
       more.remove();
     });
     parent.append(more);
@@ -99,7 +109,7 @@
     if (data.slowest_path) show('slowest', `Slowest path: ${data.slowest_path}.`);
     if ((data.warnings || []).length > 0) {
       show('warnings');
-      $('warning-list').append(...data.warnings.map((w) => make('li', {}, w)));
+      firstOf($('warning-list'), data.warnings, 8, 'warnings', (some) => some.map((w) => make('p', {}, w)));
     }
   }
 
@@ -116,13 +126,7 @@
     context.clearRect(0, 0, width, height);
     return [context, width];
   }
-  const redraws = [];
-  function redrawOnChange() {
-    const all = () => redraws.forEach((draw) => draw());
-    window.addEventListener('resize', all);
-    matchMedia('(prefers-color-scheme: dark)').addEventListener('change', all);
-    all();
-  }
+  const redraw = () => redraws.forEach((draw) => draw());
 
   function heatMap() {
     const relays = data.relays || [], all = [...(data.pairs || []), ...relays];
@@ -141,7 +145,9 @@
     for (const [t, w, b] of data.pairs || []) cells[t * columns + w] = b;
     for (const [from, to, b] of relays) cells[rowOf.get(from) * columns + to] = b;
     const most = cells.reduce((a, b) => Math.max(a, b), 0);
-    const canvas = $('heat-canvas'), cursor = { row: 0, column: 0 };
+    const canvas = $('heat-canvas'), cursor = chosen.cursor;
+    cursor.row = Math.min(cursor.row, rows - 1);
+    cursor.column = Math.min(cursor.column, columns - 1);
     const title = sections.length > 1 ? 22 : 0;  // The height of a section's name.
     const size = () => {
       const cell = canvas.clientWidth / columns;
@@ -162,6 +168,7 @@
           const y = top(r, row);
           for (let c = 0; c < columns; ++c) {
             const part = cells[r * columns + c] / most;
+            if (part === 0 && cell < 1) continue;
             context.fillStyle = `rgb(${low.map((l, i) => Math.round(l + part * (high[i] - l))).join(',')})`;
             context.fillRect(c * cell, y, Math.ceil(cell) - (cell > 6 ? 1 : 0), Math.ceil(row) - (row > 6 ? 1 : 0));
           }
@@ -171,30 +178,30 @@
       context.lineWidth = 2;
       context.strokeRect(cursor.column * cell, top(cursor.row, row), Math.max(4, cell), Math.max(4, row));
     }
-    function say() {
+    function tell() {
       const moved = cells[cursor.row * columns + cursor.column];
-      $('heat-text').textContent = `${senders[cursor.row]} to ${workers[cursor.column].name}: ${bytes(moved)}`;
+      say('heat-text', `${senders[cursor.row]} to ${workers[cursor.column].name}: ${bytes(moved)}`);
     }
     function move(row, column) {
       cursor.row = Math.min(rows - 1, Math.max(0, row));
       cursor.column = Math.min(columns - 1, Math.max(0, column));
       draw();
-      say();
+      tell();
     }
-    canvas.addEventListener('keydown', (event) => {
+    on(canvas, 'keydown', (event) => {
       const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], PageUp: [-16, 0], PageDown: [16, 0], Home: [-1e6, -1e6], End: [1e6, 1e6] }[event.key];
       if (!step) return;
       event.preventDefault();
       move(cursor.row + step[0], cursor.column + step[1]);
     });
-    canvas.addEventListener('pointermove', (event) => {
+    on(canvas, 'pointermove', (event) => {
       const { cell, row } = size();
       let r = rows - 1;
       while (r > 0 && event.offsetY < top(r, row)) --r;
       move(r, Math.floor(event.offsetX / cell));
     });
     redraws.push(draw);
-    say();
+    tell();
   }
 
   function timeline() {
@@ -208,13 +215,14 @@
       $('legend').append(make('li', {}, key, `${stage}: ${EXPLAINED[stage]}`));
     }
     const end = Math.max(...ranks.flatMap((r) => Object.values(r.stages).map((s) => s.end))) || 1;
-    const canvas = $('timeline-canvas'), view = { begin: 0, end, rank: 0 };
+    const canvas = $('timeline-canvas'), view = { begin: 0, end, ...chosen.zoom, rank: Math.min(chosen.rank, ranks.length - 1) };
     const bar = ranks.length > 64 ? 3 : 5, rowHeight = used.length * bar + 5, top = 20;
-    const label = () => canvas.clientWidth < 500 ? 62 : 84;
+    let left = 0;  // Of the bars: the names are as wide as they need, or squeezed.
     function draw() {
       const [context, width] = prepare(canvas, top + ranks.length * rowHeight);
-      const left = label(), scale = (width - left) / (view.end - view.begin);
       context.font = '11px system-ui, sans-serif';
+      left = Math.min(0.3 * width, 10 + Math.max(...ranks.map((r) => context.measureText(r.name).width)));
+      const scale = (width - left) / (view.end - view.begin);
       context.textBaseline = 'middle';
       for (let i = 0; i <= 4; ++i) {
         const at = view.begin + i * (view.end - view.begin) / 4, x = left + (at - view.begin) * scale;
@@ -233,7 +241,7 @@
           context.fillRect(0, y - 1, width, rowHeight);
         }
         context.fillStyle = r === view.rank ? colour('ink') : colour('quiet');
-        if (rowHeight >= 11 || r % 4 === 0) context.fillText(rank.name, 2, y + rowHeight / 2 - 2);
+        if (rowHeight >= 11 || r % 4 === 0) context.fillText(rank.name, 2, y + rowHeight / 2 - 2, left - 8);
         used.forEach((stage, s) => {
           const span = rank.stages[stage];
           if (!span) return;
@@ -245,31 +253,36 @@
         });
       });
     }
-    function say() {
+    function tell() {
       const rank = ranks[view.rank];
       const parts = used.filter((s) => rank.stages[s]).map((s) => {
         const span = rank.stages[s];
         const busy = span.busy > 0 ? `, busy ${seconds(span.busy)}` : '';
         return `${s} ${seconds(span.begin)} to ${seconds(span.end)}${busy}`;
       });
-      $('timeline-text').textContent = `${rank.name}: ${parts.join('; ')}. Shown: ${seconds(view.begin)} to ${seconds(view.end)}.`;
+      say('timeline-text', `${rank.name}: ${parts.join('; ')}. Shown: ${seconds(view.begin)} to ${seconds(view.end)}.`);
     }
     function look(begin, length) {
       length = Math.min(end, Math.max(end / 4096, length));
       view.begin = Math.min(end - length, Math.max(0, begin));
       view.end = view.begin + length;
+      chosen.zoom = length < end ? { begin: view.begin, end: view.end } : null;
       draw();
-      say();
+      tell();
     }
     const zoom = (factor, at = (view.begin + view.end) / 2) => look(at - (at - view.begin) * factor, (view.end - view.begin) * factor);
     function choose(rank) {
-      view.rank = Math.min(ranks.length - 1, Math.max(0, rank));
+      chosen.rank = view.rank = Math.min(ranks.length - 1, Math.max(0, rank));
       const box = $('timeline-box'), y = top + view.rank * rowHeight;
       if (y < box.scrollTop || y + rowHeight > box.scrollTop + box.clientHeight) box.scrollTop = y - box.clientHeight / 2;
       draw();
-      say();
+      tell();
     }
-    canvas.addEventListener('keydown', (event) => {
+    chooseRank = (text) => {
+      const found = ranks.findIndex((r) => matches(r, text));
+      if (found >= 0) choose(found);
+    };
+    on(canvas, 'keydown', (event) => {
       const span = view.end - view.begin;
       const keys = {
         '+': () => zoom(0.5), '=': () => zoom(0.5), '-': () => zoom(2), Home: () => look(0, end),
@@ -281,18 +294,18 @@
       event.preventDefault();
       keys[event.key]();
     });
-    canvas.addEventListener('wheel', (event) => {
+    on(canvas, 'wheel', (event) => {
       if (!event.ctrlKey) return;  // The page scrolls.
       event.preventDefault();
-      const at = view.begin + (event.offsetX - label()) / (canvas.clientWidth - label()) * (view.end - view.begin);
+      const at = view.begin + (event.offsetX - left) / (canvas.clientWidth - left) * (view.end - view.begin);
       zoom(event.deltaY > 0 ? 1.25 : 0.8, at);
     }, { passive: false });
-    canvas.addEventListener('click', (event) => choose(Math.floor((event.offsetY - top) / rowHeight)));
-    $('zoom-in').addEventListener('click', () => zoom(0.5));
-    $('zoom-out').addEventListener('click', () => zoom(2));
-    $('zoom-all').addEventListener('click', () => look(0, end));
+    on(canvas, 'click', (event) => choose(Math.floor((event.offsetY - top) / rowHeight)));
+    on($('zoom-in'), 'click', () => zoom(0.5));
+    on($('zoom-out'), 'click', () => zoom(2));
+    on($('zoom-all'), 'click', () => look(0, end));
     redraws.push(draw);
-    say();
+    tell();
   }
 
   // --- lists ---
@@ -305,29 +318,87 @@
       const some = data.ports.filter((p) => p.kind === kind).sort((a, b) => b.bytes - a.bytes);
       if (some.length === 0) continue;
       $('port-bars').append(make('h3', {}, `${name}: ${some.length}, mean ${bytes(mean(some.map((p) => p.bytes)))}`));
-      listWithMore($('port-bars'), some, 8, (p) => bar(
-        `${p.name}, busy ${Math.round(100 * Math.min(1, p.busy_seconds / data.seconds))} %`, p.bytes / some[0].bytes, bytes(p.bytes)));
+      firstOf($('port-bars'), some, 8, `of ${name}`, (ports) => ports.map((p) => bar(
+        `${p.name}, busy ${Math.round(100 * Math.min(1, p.busy_seconds / data.seconds))} %`, p.bytes / some[0].bytes, bytes(p.bytes))));
     }
   }
+
+  const matches = (rank, text) => rank.name.toLowerCase().includes(text.trim().toLowerCase());
+  let chooseRank = () => {};
 
   function ranks() {
     if (trainers.length + workers.length === 0) return;
     show('ranks');
     const busiest = (all) => Math.max(...all.map((r) => r.bytes || 0)) / (mean(all.map((r) => r.bytes || 0)) || 1);
     $('imbalance').textContent = `Busiest over mean: ${busiest(trainers).toFixed(3)} of trainers, ${busiest(workers).toFixed(3)} of workers.`;
-    for (const [name, all] of [['Trainers', trainers], ['Workers', workers]]) {
-      const columns = [['held_bytes', 'holds'], ['bytes', 'moves'], ['relayed_bytes', 'relays'], ['ring_bytes', 'ring'], ['buffer_bytes', 'other buffer'], ['ledger_bytes', 'ledger']].filter(([key]) => all.some((r) => r[key] > 0));
-      const row = (r) => [r.name, ...columns.map(([key]) => r[key] === undefined ? '' : bytes(r[key]))];
-      const sorted = [...all].sort((a, b) => (b.bytes || 0) - (a.bytes || 0));
-      const box = make('div', { class: 'scroll-x' });
-      $('rank-tables').append(make('h3', {}, `${name}, busiest first`), box);
-      const head = ['rank', ...columns.map(([, title]) => title)];
-      box.append(table(name, head, sorted.slice(0, 8).map(row)));
-      if (sorted.length <= 8) continue;
-      const more = make('button', { type: 'button' }, `Show all ${sorted.length} ${name.toLowerCase()}`);
-      more.addEventListener('click', () => box.replaceChildren(table(name, head, sorted.map(row))));
-      box.append(more);
+    rankTables();
+    on($('find'), 'input', () => {
+      chosen.find = $('find').value;
+      rankTables();
+      if (chosen.find.trim()) chooseRank(chosen.find);
+    });
+  }
+
+  function rankTables() {
+    $('rank-tables').replaceChildren();
+    const columns = [['state', 'state', String], ['shown_version', 'shows', String], ['held_bytes', 'holds', bytes], ['bytes', 'moves', bytes],
+      ['relayed_bytes', 'relays', bytes], ['ring_bytes', 'ring', bytes], ['buffer_bytes', 'other buffer', bytes], ['ledger_bytes', 'ledger', bytes]];
+    for (const [name, all] of [['trainers', trainers], ['workers', workers]]) {
+      const used = columns.filter(([key]) => all.some((r) => r[key]));
+      const found = all.filter((r) => matches(r, chosen.find)).sort((a, b) => (b.bytes || 0) - (a.bytes || 0));
+      $('rank-tables').append(make('h3', {}, `${name[0].toUpperCase()}${name.slice(1)}, busiest first`));
+      if (all.length > 0 && found.length === 0) $('rank-tables').append(make('p', { class: 'quiet' }, 'None has this in its name.'));
+      const row = (r) => [r.name, ...used.map(([key, , format]) => r[key] === undefined ? '' : format(r[key]))];
+      firstOf($('rank-tables'), found, 8, name, (some) => [table(name, ['rank', ...used.map(([, title]) => title)], some.map(row))]);
     }
+  }
+
+  // The parts of an update as the controller sees them, and their colours.
+  const PARTS = {
+    wait: ['wait', 'wait to begin'], prepare: ['exchange', 'get buffers ready'], transfer: ['wire', 'send, receive, verify'],
+    decide: ['verify', 'vote and record'], show: ['commit', 'switch'],
+  };
+
+  function groups() {
+    const all = data.groups || [];
+    if (all.length === 0) return;
+    show('groups');
+    const measured = all.some((g) => g.update);
+    $('groups-explained').hidden = !measured;
+    if (measured) {
+      for (const [part, [tone, meaning]] of Object.entries(PARTS)) {
+        const key = make('i');
+        key.style.background = `var(--${tone})`;
+        $('groups-legend').append(make('li', {}, key, `${part}: ${meaning}`));
+      }
+    }
+    const longest = Math.max(...all.map((g) => g.update ? g.update.seconds : 0));
+    const parts = ({ update }) => {
+      if (!update) return '';
+      const begun = Object.keys(PARTS).filter((part) => part in update.parts);
+      const said = begun.map((part) => `${part} ${seconds(update.parts[part])}`).join(', ');
+      const box = make('span', { class: 'parts', role: 'img', 'aria-label': said, title: said });
+      for (const part of begun) {
+        const piece = make('i');
+        piece.style.background = `var(--${PARTS[part][0]})`;
+        piece.style.width = `${100 * update.parts[part] / longest}%`;
+        box.append(piece);
+      }
+      return box;
+    };
+    const took = ({ update }) => !update ? '' : `${seconds(update.seconds)}${update.running ? `, ${update.arrived} of ${update.workers} have all` : ''}`;
+    // Those that one has to look at come first.
+    const sorted = [...all].sort((a, b) => (b.behind - a.behind) || a.name.localeCompare(b.name, 'en', { numeric: true }));
+    const head = ['group', 'shows', 'behind', 'state', ...(measured ? ['update', 'took'] : [])];
+    const row = (g) => [g.name, g.version, g.behind, g.phase, ...(measured ? [parts(g), took(g)] : [])];
+    firstOf($('group-table'), sorted, 16, 'groups', (some) => [table('Groups', head, some.map(row))]);
+  }
+
+  function failures() {
+    if ((data.failures || []).length === 0) return;
+    show('failures');
+    const ago = (s) => s < 120 ? `${Math.round(s)} s` : s < 7200 ? `${Math.round(s / 60)} min` : `${Math.round(s / 3600)} h`;
+    $('failure-list').append(...data.failures.map((f) => make('p', {}, `${ago(f.seconds_ago)} ago, version ${f.version} in group ${f.group}: ${f.error}`)));
   }
 
   function sweep() {
@@ -351,14 +422,55 @@
     $('sweep-table').append(table('Sweep', [data.sweep.what, 'update', 'bound'], points.map((p) => [p.ranks, seconds(p.seconds), seconds(p.bound_seconds)])));
   }
 
-  summary();
-  timeline();
-  heatMap();
-  ports();
-  ranks();
-  sweep();
-  redrawOnChange();
-  $('footer').textContent = data.granularity
-    ? `Simulated in ${data.granularity.pieces} pieces of at most ${bytes(data.granularity.piece_bytes)}, ${data.granularity.events} events.`
-    : '';
+  function render(next) {
+    data = next;
+    trainers = data.trainers || [];
+    workers = data.workers || [];
+    listeners.abort();
+    listeners = new AbortController();
+    redraws = [];
+    chooseRank = () => {};
+    for (const section of document.querySelectorAll('main > section:not(#summary)')) section.hidden = true;
+    for (const id of ['figures', 'bound', 'warning-list', 'groups-legend', 'group-table', 'failure-list', 'legend', 'port-bars', 'sweep-chart', 'sweep-table']) {
+      $(id).replaceChildren();
+    }
+    for (const draw of [summary, groups, failures, timeline, heatMap, ports, ranks, sweep]) draw();
+    redraw();
+    $('footer').textContent = data.granularity
+      ? `Simulated in ${data.granularity.pieces} pieces of at most ${bytes(data.granularity.piece_bytes)}, ${data.granularity.events} events.`
+      : '';
+  }
+
+  // --- a job that goes on ---
+
+  async function ask(name) {
+    const answer = await fetch(name, { cache: 'no-store', signal: AbortSignal.timeout(10000) });
+    if (!answer.ok) throw new Error(`${name}: ${answer.status}`);
+    return answer.json();
+  }
+  let traffic = { terms: null };  // Who sends what to whom; it changes with the groups' terms only.
+  async function refresh() {
+    const begun = performance.now();
+    try {
+      if (!document.hidden) {
+        let next = await ask('status.json');
+        if (JSON.stringify(next.terms) !== traffic.terms) {
+          next = await ask('traffic.json');
+          traffic = { terms: JSON.stringify(next.terms), pairs: next.pairs, relays: next.relays };
+        }
+        render({ ...next, pairs: traffic.pairs, relays: traffic.relays });
+        show('live', `Live: as of ${new Date().toLocaleTimeString()}`);
+        $('lost').hidden = true;
+      }
+    } catch (error) {
+      show('lost', 'The controller does not answer. This is what it said last.');
+    }
+    // Large jobs take longer to ask, and the controller has something else to do.
+    setTimeout(refresh, Math.max(1000, 4 * (performance.now() - begun)));
+  }
+
+  window.addEventListener('resize', redraw);
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw);
+  render(JSON.parse($('data').textContent));
+  if (data.live) refresh();
 })();
