@@ -41,13 +41,14 @@ def role_of(name):
     return name.split()[0]
 
 
-def make_checkpoint(folder):
+def make_checkpoint(folder, rows=ROWS):
     """Writes one tensor of BF16 numbers."""
+    size = rows * COLUMNS * 2
     header = json.dumps(
-        {TENSOR: {"dtype": "BF16", "shape": [ROWS, COLUMNS], "data_offsets": [0, TENSOR_BYTES]}}
+        {TENSOR: {"dtype": "BF16", "shape": [rows, COLUMNS], "data_offsets": [0, size]}}
     )
     data = struct.pack("<Q", len(header)) + header.encode()
-    data += PATTERN * (TENSOR_BYTES // len(PATTERN))
+    data += PATTERN * (size // len(PATTERN))
     (folder / "model.safetensors").write_bytes(data)
 
 
@@ -165,10 +166,10 @@ class Job:
     """A controller, trainers, two workers and a replica, and the machine that they run on.
 
     `copies`: how many trainers hold each half of the tensor. `relays`: each worker holds the whole
-    tensor, and relays a part of it to the other.
+    tensor, and relays a part of it to the other. `rows`: of the tensor.
     """
 
-    def __init__(self, folder, fabric, digests=True, copies=1, relays=False):
+    def __init__(self, folder, fabric, digests=True, copies=1, relays=False, rows=ROWS):
         self.folder, self.fabric, self.digests, self.copies = folder, fabric, digests, copies
         self.relays = relays
         self.ranks = [f"trainer {rank}" for rank in range(PARTS * copies)]
@@ -181,7 +182,7 @@ class Job:
         self.address = "127.0.0.1:0"
         self.checkpoint = folder / "checkpoint"
         self.checkpoint.mkdir()
-        make_checkpoint(self.checkpoint)
+        make_checkpoint(self.checkpoint, rows)
         (folder / "disk").mkdir()
         self.disk = drill_machine.SmallFolder(folder / "disk", drill_machine.DISK_BYTES)
         self.shared_memory = drill_machine.SmallFolder(
