@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Measures a job of many groups of one worker: how long 4 trainers and they take to join, and to
-// commit a tensor of 4 KiB. Each rank has its own threads, streams and local fabric; decisions are
-// recorded in a file. Beside it, in turn: the messages of such a commit over bare gRPC streams.
+// Measures a job of many groups: how long 4 trainers and the workers take to join, and to commit a
+// tensor of 4 KiB, and how long the controller takes to serve its metrics and its page's data. Each
+// rank has its own threads, streams and local fabric; decisions are recorded in a file. Beside it,
+// in turn: the messages of such a commit over bare gRPC streams, if groups have one worker.
 //
 //     bazel run -c opt //testing/bench:many_groups -- --groups 200
+//     bazel run -c opt //testing/bench:many_groups -- --groups 64 --of-group 16
 //
 // The controller and the trainers are one process. The workers are others, of --workers each,
 // because a rank takes some twenty descriptors.
+#include <fcntl.h>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,9 +33,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "core/base/steady_now.h"
+#include "core/base/unique_fd.h"
 #include "core/net/tcp_socket.h"
 #include "testing/bench/bare_streams.h"
 #include "testing/job/job.h"
+#include "tools/waybill/metrics/exporter.h"
 
 namespace waybill {
 namespace {
@@ -134,6 +140,28 @@ class Workers {
   std::vector<Child> children_;
 };
 
+// Returns the bytes of an answer of HTTP, and how long it took.
+std::pair<size_t, absl::Duration> Get(const net::HostPort& server, const std::string& path) {
+  const absl::Time begin = SteadyNow();
+  const absl::StatusOr<UniqueFd> socket = net::BeginConnect(server);
+  Check(socket.status());
+  const int flags = fcntl(socket->get(), F_GETFL);
+  fcntl(socket->get(), F_SETFL, flags & ~O_NONBLOCK);
+  pollfd connecting{.fd = socket->get(), .events = POLLOUT, .revents = 0};
+  poll(&connecting, 1, -1);
+  Check(net::FinishConnect(socket->get(), server));
+  const std::string request = absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: bench\r\n\r\n");
+  if (write(socket->get(), request.data(), request.size()) < 0) {
+    Check(absl::ErrnoToStatus(errno, "ask for " + path));
+  }
+  size_t bytes = 0;
+  char buffer[1 << 16];
+  for (ssize_t got; (got = read(socket->get(), buffer, sizeof(buffer))) > 0;) {
+    bytes += static_cast<size_t>(got);
+  }
+  return {bytes, SteadyNow() - begin};
+}
+
 // The middle, least and most of some times, in milliseconds.
 std::string Spread(std::vector<double> times_ms) {
   std::sort(times_ms.begin(), times_ms.end());
@@ -142,10 +170,33 @@ std::string Spread(std::vector<double> times_ms) {
                       ")");
 }
 
-void Measure(uint32_t count, uint32_t updates, uint32_t of_each, const std::string& state) {
-  std::vector<std::string> groups;
-  for (uint32_t g = 0; g < count; ++g) groups.push_back(absl::StrCat("group", g));
-  const Workers workers(groups, of_each);
+// Says how long it takes to serve what operators ask for.
+void MeasureScrapes(const Controller& controller, uint32_t scrapes) {
+  const auto exporter = MetricsExporter::Start("127.0.0.1:0", "test", RankSeries::kEach);
+  Check(exporter.status());
+  (*exporter)->SetController(&controller);
+  const absl::StatusOr<net::HostPort> server = net::ParseHostPort((*exporter)->address());
+  Check(server.status());
+  for (const char* path : {"/metrics", "/status.json", "/traffic.json"}) {
+    std::vector<double> times_ms;
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < scrapes; ++i) {
+      const auto [got, time] = Get(*server, path);
+      bytes = got;
+      times_ms.push_back(absl::ToDoubleMilliseconds(time));
+    }
+    std::cout << "     " << path << ": " << bytes << " bytes, " << Spread(times_ms) << "\n";
+  }
+  (*exporter)->SetController(nullptr);
+}
+
+void Measure(uint32_t count, uint32_t of_group, uint32_t updates, uint32_t of_each,
+             const std::string& state) {
+  std::vector<std::string> groups;  // By worker.
+  for (uint32_t w = 0; w < count * of_group; ++w) {
+    groups.push_back(absl::StrCat("group", w / of_group));
+  }
+  const Workers workers(groups, std::max(1u, of_each / of_group) * of_group);
   (void)net::RaiseLimitOfOpenFiles();
   JobOptions options = OptionsOf({});
   options.state = state;
@@ -157,8 +208,12 @@ void Measure(uint32_t count, uint32_t updates, uint32_t of_each, const std::stri
   workers.AwaitJoined();
   std::cout << std::fixed << std::setprecision(1) << std::setw(4) << count << " groups joined in "
             << MillisecondsSince(begin) << " ms" << std::flush;
-  absl::StatusOr<std::unique_ptr<BareStreams>> bare = BareStreams::Open(kTrainers, count);
-  Check(bare.status());
+  std::unique_ptr<BareStreams> bare;
+  if (of_group == 1) {
+    absl::StatusOr<std::unique_ptr<BareStreams>> opened = BareStreams::Open(kTrainers, count);
+    Check(opened.status());
+    bare = *std::move(opened);
+  }
   std::vector<double> commits_ms, bare_ms, ratios;
   for (uint64_t version = 1; version <= updates; ++version) {
     begin = SteadyNow();
@@ -169,23 +224,30 @@ void Measure(uint32_t count, uint32_t updates, uint32_t of_each, const std::stri
       for (const GroupOutcome& outcome : *outcomes) Check(outcome.status);
     }
     commits_ms.push_back(MillisecondsSince(begin));
-    const absl::StatusOr<absl::Duration> alone = (*bare)->Update(version);
+    if (bare == nullptr) continue;
+    const absl::StatusOr<absl::Duration> alone = bare->Update(version);
     Check(alone.status());
     bare_ms.push_back(absl::ToDoubleMilliseconds(*alone));
     ratios.push_back(commits_ms.back() / bare_ms.back());
   }
-  std::sort(ratios.begin(), ratios.end());
-  std::cout << "; commit " << Spread(commits_ms) << ", bare streams " << Spread(bare_ms)
-            << ", ratio " << std::setprecision(2) << ratios[ratios.size() / 2] << "\n";
+  std::cout << "; commit " << Spread(commits_ms);
+  if (bare != nullptr) {
+    std::sort(ratios.begin(), ratios.end());
+    std::cout << ", bare streams " << Spread(bare_ms) << ", ratio " << std::setprecision(2)
+              << ratios[ratios.size() / 2];
+  }
+  std::cout << "\n";
+  MeasureScrapes(job.controller(), updates);
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app{"Measures a job of many groups of one worker."};
+  CLI::App app{"Measures a job of many groups."};
   std::vector<uint32_t> groups = {1, 50, 200};
-  uint32_t updates = 21, of_each = 200;
+  uint32_t of_group = 1, updates = 21, of_each = 200;
   std::string state = "/tmp/waybill-many-groups";
   app.add_option("--groups", groups)->capture_default_str();
-  app.add_option("--updates", updates)->capture_default_str();
+  app.add_option("--of-group", of_group, "workers in a group")->capture_default_str();
+  app.add_option("--updates", updates, "also how often it is scraped")->capture_default_str();
   app.add_option("--workers", of_each, "workers in a process")->capture_default_str();
   app.add_option("--state", state, "where decisions are recorded")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
@@ -193,7 +255,7 @@ int Main(int argc, char** argv) {
     // Another process, because this one must not have threads when it forks.
     const pid_t child = fork();
     if (child == 0) {
-      Measure(count, updates, of_each, state);
+      Measure(count, of_group, updates, of_each, state);
       std::cout << std::flush;
       std::_Exit(0);
     }
