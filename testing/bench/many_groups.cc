@@ -37,7 +37,7 @@
 #include "core/net/tcp_socket.h"
 #include "testing/bench/bare_streams.h"
 #include "testing/job/job.h"
-#include "tools/waybill/metrics/exporter.h"
+#include "tools/waybill/observe/exporter.h"
 
 namespace waybill {
 namespace {
@@ -172,7 +172,8 @@ std::string Spread(std::vector<double> times_ms) {
 
 // Says how long it takes to serve what operators ask for.
 void MeasureScrapes(const Controller& controller, uint32_t scrapes) {
-  const auto exporter = MetricsExporter::Start("127.0.0.1:0", "test", RankSeries::kEach);
+  const UpdateWatch watch;
+  const auto exporter = MetricsExporter::Start("127.0.0.1:0", "test", RankSeries::kEach, watch);
   Check(exporter.status());
   (*exporter)->SetController(&controller);
   const absl::StatusOr<net::HostPort> server = net::ParseHostPort((*exporter)->address());

@@ -38,11 +38,11 @@ def read(url, series):
 class Job:
     """A controller that serves metrics."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, *more):
         self.checkpoint = processes.small_checkpoint(folder)
         self.controller = processes.Started(
             "controller", "--listen", "127.0.0.1:0", "--job", "j", "--state", str(folder / "decisions"),
-            "--metrics", "127.0.0.1:0", "--metrics-by-rank",
+            "--metrics", "127.0.0.1:0", "--metrics-by-rank", *more,
             env=ENV,
         )  # fmt: skip
         self.address = self.controller.first_line().split(" on ")[1].split(",")[0]
@@ -152,6 +152,31 @@ scrape_configs:
             processes.until(lambda: set(rules().values()) == {"ok"}, "every rule is evaluated")
         finally:
             server.kill()
+
+
+def test_the_log_has_a_line_for_each_update_and_each_rank_that_comes_or_goes(tmp_path):
+    job = Job(tmp_path, "--log", "json")
+    with job.controller:
+        with processes.Started(*job.arguments("worker", "--group", "a"), env=ENV):
+            job.publish(7)
+            processes.until(
+                lambda: job.value('waybill_group_version{group="a"}') == 7, "the group shows it"
+            )
+        processes.until(
+            lambda: job.value('waybill_ranks{role="worker",state="connected"}') is None, "it left"
+        )
+        _, _, err = job.controller.end()
+    lines = [json.loads(line) for line in err.splitlines()]
+    assert {line["job"] for line in lines} == {"j"}
+    said = [(line["event"], line.get("rank")) for line in lines if line["event"] != "update"]
+    assert sorted(said) == [
+        ("gone", "trainer 0"), ("gone", "worker 0"),
+        ("joined", "trainer 0"), ("joined", "worker 0"),
+    ]  # fmt: skip
+    (update,) = (line for line in lines if line["event"] == "update")
+    assert (update["group"], update["version"], update["outcome"]) == ("a", 7, "committed")
+    parts = ["wait", "prepare", "transfer", "decide", "show"]
+    assert update["seconds"] == pytest.approx(sum(update[part] for part in parts), abs=1e-5)
 
 
 def test_an_address_that_is_taken_is_named(job, tmp_path):

@@ -5,6 +5,7 @@
 
 #include <csignal>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,7 +23,9 @@
 #include "core/protocol/timeouts.h"
 #include "tools/waybill/commands.h"
 #include "tools/waybill/driven.h"
-#include "tools/waybill/metrics/exporter.h"
+#include "tools/waybill/observe/event_log.h"
+#include "tools/waybill/observe/exporter.h"
+#include "tools/waybill/observe/update_watch.h"
 #include "tools/waybill/printable.h"
 #include "tools/waybill/relays_names.h"
 #include "tools/waybill/token_options.h"
@@ -36,6 +39,7 @@ struct Options {
   std::vector<std::string> required_groups;
   std::string metrics;  // The address to serve metrics on; empty: none.
   bool metrics_by_rank = false;
+  LogFormat log = LogFormat::kText;
   bool driven = false;
 
   const std::string& job() const { return controller.coordinator.job; }
@@ -118,17 +122,28 @@ class Served {
   MetricsExporter* const metrics_;
 };
 
-ControllerOptions Observed(ControllerOptions options, MetricsExporter* metrics) {
-  if (metrics != nullptr) options.observer = metrics->BeginObserving();
+// Sees what the controller does. One watch serves all controllers that this process has in turn.
+struct Observation {
+  explicit Observation(const Options& options)
+      : log(options.log, options.job(), STDERR_FILENO), watch(&log) {}
+
+  EventLog log;
+  UpdateWatch watch;
+  std::unique_ptr<MetricsExporter> metrics;  // Null if none are served.
+};
+
+ControllerOptions Observed(ControllerOptions options, Observation& observation) {
+  observation.watch.Forget();
+  options.observer = &observation.watch;
   return options;
 }
 
-absl::Status RunAlone(const Options& options, const Ending& ending, MetricsExporter* metrics) {
+absl::Status RunAlone(const Options& options, const Ending& ending, Observation& observation) {
   WAYBILL_ASSIGN_OR_RETURN(const std::unique_ptr<Controller> controller,
-                           Controller::Start(Observed(options.controller, metrics)));
-  const Served served(metrics, controller.get());
+                           Controller::Start(Observed(options.controller, observation)));
+  const Served served(observation.metrics.get(), controller.get());
   SayListening(options, *controller);
-  if (metrics != nullptr) SayMetrics(options, *metrics);
+  if (observation.metrics != nullptr) SayMetrics(options, *observation.metrics);
   while (!ending.Wait(absl::Seconds(1))) {
     // The next controller reads the decisions, and the ranks reconnect to it.
     WAYBILL_RETURN_IF_ERROR(While("the controller has halted", controller->halted()));
@@ -176,15 +191,15 @@ bool AwaitLeadership(const Options& options, const Ending& ending, const Candida
 // Leads the job once. Returns why this controller does not lead any more, or OK if the command has
 // to end. An error of `*fatal` ends the command too.
 absl::Status Lead(const Options& options, const Ending& ending, const std::shared_ptr<Etcd>& etcd,
-                  const Candidate& candidate, MetricsExporter* metrics, absl::Status* fatal) {
+                  const Candidate& candidate, Observation& observation, absl::Status* fatal) {
   absl::StatusOr<std::unique_ptr<EtcdStore>> store =
       EtcdStore::Open(etcd, options.job(), candidate.identity());
   if (absl::IsDataLoss(store.status())) *fatal = store.status();
   WAYBILL_RETURN_IF_ERROR(store.status());
   absl::StatusOr<std::unique_ptr<Controller>> controller =
-      Controller::Start(Observed(options.controller, metrics), *std::move(store));
+      Controller::Start(Observed(options.controller, observation), *std::move(store));
   if (!controller.ok()) return *fatal = controller.status();
-  const Served served(metrics, controller->get());
+  const Served served(observation.metrics.get(), controller->get());
   SayListening(options, **controller);
   bool in_trouble = false;
   while (!ending.Wait(absl::Milliseconds(50))) {
@@ -201,7 +216,7 @@ absl::Status Lead(const Options& options, const Ending& ending, const std::share
 
 // Is a standby and a leader in turn, until the command has to end.
 absl::Status RunAsOneOfSeveral(const Options& options, const Ending& ending,
-                               MetricsExporter* metrics) {
+                               Observation& observation) {
   WAYBILL_ASSIGN_OR_RETURN(const std::vector<std::string> endpoints,
                            ParseEtcdAddress(options.controller.state));
   if (absl::EndsWith(options.controller.listen, ":0")) {
@@ -210,13 +225,13 @@ absl::Status RunAsOneOfSeveral(const Options& options, const Ending& ending,
         ": with --state etcd://... the port must not be 0; ranks are given the addresses of all "
         "controllers before these listen"));
   }
-  if (metrics != nullptr) SayMetrics(options, *metrics);
+  if (observation.metrics != nullptr) SayMetrics(options, *observation.metrics);
   const std::shared_ptr<Etcd> etcd = Etcd::Connect(endpoints);
   for (;;) {
     const Candidate candidate(etcd, options.job(), options.controller.listen);
     if (!AwaitLeadership(options, ending, candidate)) return absl::OkStatus();
     absl::Status fatal;
-    absl::Status why = Lead(options, ending, etcd, candidate, metrics, &fatal);
+    absl::Status why = Lead(options, ending, etcd, candidate, observation, &fatal);
     if (why.ok() || !fatal.ok()) return why;
     Warn(While("a standby again", why));
     if (options.driven) Tell(EventOf("deposed", why));
@@ -231,15 +246,17 @@ absl::Status RunController(Options options) {
   options.controller.coordinator.join_timeout = absl::Seconds(options.join_timeout_seconds);
   options.controller.coordinator.required_groups = {options.required_groups.begin(),
                                                     options.required_groups.end()};
+  if (options.driven) options.log = LogFormat::kNone;
   const Ending ending(options.driven);
-  std::unique_ptr<MetricsExporter> metrics;
+  Observation observation(options);
   if (!options.metrics.empty()) {
     const RankSeries ranks = options.metrics_by_rank ? RankSeries::kEach : RankSeries::kNone;
-    WAYBILL_ASSIGN_OR_RETURN(metrics,
-                             MetricsExporter::Start(options.metrics, options.job(), ranks));
+    WAYBILL_ASSIGN_OR_RETURN(
+        observation.metrics,
+        MetricsExporter::Start(options.metrics, options.job(), ranks, observation.watch));
   }
-  return IsEtcdAddress(options.controller.state) ? RunAsOneOfSeveral(options, ending, metrics.get())
-                                                 : RunAlone(options, ending, metrics.get());
+  return IsEtcdAddress(options.controller.state) ? RunAsOneOfSeveral(options, ending, observation)
+                                                 : RunAlone(options, ending, observation);
 }
 
 }  // namespace
@@ -288,6 +305,16 @@ void AddControllerCommand(CLI::App& app, Run& run) {
       ->add_flag("--metrics-by-rank", options->metrics_by_rank,
                  "also serve series for each rank: its shown version, its stages and its rate")
       ->needs("--metrics");
+  command
+      ->add_option("--log", options->log,
+                   "a line on standard error for each update of a group, and for each rank that "
+                   "joins or goes: text, json or none")
+      ->default_str("text")
+      ->transform(
+          CLI::CheckedTransformer(std::map<std::string, LogFormat>{{"text", LogFormat::kText},
+                                                                   {"json", LogFormat::kJson},
+                                                                   {"none", LogFormat::kNone}})
+              .description("text, json or none"));
   command->add_flag("--driven", options->driven, "ends with standard input")->group("");
   command->callback([options, &run] { run = [options] { return RunController(*options); }; });
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tools/waybill/metrics/status_families.h"
+#include "tools/waybill/observe/status_families.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/control/status_json.h"
-#include "tools/waybill/metrics/families.h"
+#include "tools/waybill/observe/families.h"
 
 namespace waybill {
 namespace {

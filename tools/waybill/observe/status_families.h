@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Makes metrics of a controller's status.
-#ifndef WAYBILL_TOOLS_WAYBILL_METRICS_STATUS_FAMILIES_H_
-#define WAYBILL_TOOLS_WAYBILL_METRICS_STATUS_FAMILIES_H_
+#ifndef WAYBILL_TOOLS_WAYBILL_OBSERVE_STATUS_FAMILIES_H_
+#define WAYBILL_TOOLS_WAYBILL_OBSERVE_STATUS_FAMILIES_H_
 
 #include <prometheus/metric_family.h>
 
@@ -10,7 +10,7 @@
 
 #include "absl/time/time.h"
 #include "core/protocol/messages.pb.h"
-#include "tools/waybill/metrics/counter_ledger.h"
+#include "tools/waybill/observe/counter_ledger.h"
 
 namespace waybill {
 
@@ -25,4 +25,4 @@ std::vector<prometheus::MetricFamily> StatusFamilies(const proto::StatusReply& s
 
 }  // namespace waybill
 
-#endif  // WAYBILL_TOOLS_WAYBILL_METRICS_STATUS_FAMILIES_H_
+#endif  // WAYBILL_TOOLS_WAYBILL_OBSERVE_STATUS_FAMILIES_H_

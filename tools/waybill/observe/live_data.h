@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What the page of a job shows while the job goes on.
-#ifndef WAYBILL_TOOLS_WAYBILL_METRICS_LIVE_DATA_H_
-#define WAYBILL_TOOLS_WAYBILL_METRICS_LIVE_DATA_H_
+#ifndef WAYBILL_TOOLS_WAYBILL_OBSERVE_LIVE_DATA_H_
+#define WAYBILL_TOOLS_WAYBILL_OBSERVE_LIVE_DATA_H_
 
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/time/time.h"
 #include "core/protocol/messages.pb.h"
-#include "tools/waybill/metrics/update_watch.h"
+#include "tools/waybill/observe/update_watch.h"
 
 namespace waybill {
 
@@ -22,4 +22,4 @@ nlohmann::json StandbyData(const std::string& job);
 
 }  // namespace waybill
 
-#endif  // WAYBILL_TOOLS_WAYBILL_METRICS_LIVE_DATA_H_
+#endif  // WAYBILL_TOOLS_WAYBILL_OBSERVE_LIVE_DATA_H_

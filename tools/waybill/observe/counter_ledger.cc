@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tools/waybill/metrics/counter_ledger.h"
+#include "tools/waybill/observe/counter_ledger.h"
 
 #include <iterator>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tools/waybill/metrics/exporter.h"
+#include "tools/waybill/observe/exporter.h"
 
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
@@ -21,10 +21,10 @@
 #include "core/base/steady_now.h"
 #include "core/base/version.h"
 #include "core/net/tcp_socket.h"
-#include "tools/waybill/metrics/families.h"
-#include "tools/waybill/metrics/http_server.h"
-#include "tools/waybill/metrics/live_data.h"
-#include "tools/waybill/metrics/update_watch.h"
+#include "tools/waybill/observe/families.h"
+#include "tools/waybill/observe/http_server.h"
+#include "tools/waybill/observe/live_data.h"
+#include "tools/waybill/observe/update_watch.h"
 #include "tools/waybill/page.h"
 #include "tools/waybill/process_usage.h"
 
@@ -59,7 +59,8 @@ void AddProcess(Families& families) {
 
 class ExporterWithServer final : public MetricsExporter {
  public:
-  ExporterWithServer(std::string job, RankSeries ranks) : job_(std::move(job)), ranks_(ranks) {}
+  ExporterWithServer(std::string job, RankSeries ranks, const UpdateWatch& watch)
+      : job_(std::move(job)), ranks_(ranks), watch_(watch) {}
 
   absl::Status Listen(const net::HostPort& address) {
     const auto data = [this](bool traffic) { return JsonText(PageData(traffic)); };
@@ -77,10 +78,6 @@ class ExporterWithServer final : public MetricsExporter {
   }
 
   std::string address() const override { return server_->address(); }
-  ControllerObserver* BeginObserving() override {
-    watch_.Forget();
-    return &watch_;
-  }
   void SetController(const Controller* controller) override {
     const std::lock_guard lock(mutex_);
     controller_ = controller;
@@ -121,7 +118,7 @@ class ExporterWithServer final : public MetricsExporter {
 
   const std::string job_;
   const RankSeries ranks_;
-  UpdateWatch watch_;
+  const UpdateWatch& watch_;
   mutable std::mutex mutex_;
   CounterLedger ledger_;
   const Controller* controller_ = nullptr;
@@ -132,11 +129,12 @@ class ExporterWithServer final : public MetricsExporter {
 
 absl::StatusOr<std::unique_ptr<MetricsExporter>> MetricsExporter::Start(const std::string& address,
                                                                         const std::string& job,
-                                                                        RankSeries ranks) {
+                                                                        RankSeries ranks,
+                                                                        const UpdateWatch& watch) {
   const std::string doing = absl::StrCat("serve metrics on ", address);
   const absl::StatusOr<net::HostPort> parsed = net::ParseHostPort(address);
   if (!parsed.ok()) return While("--metrics", parsed.status());
-  auto exporter = std::make_unique<ExporterWithServer>(job, ranks);
+  auto exporter = std::make_unique<ExporterWithServer>(job, ranks, watch);
   if (const absl::Status listens = exporter->Listen(*parsed); !listens.ok()) {
     return While(doing,
                  absl::Status(listens.code(), absl::StrCat(listens.message(),

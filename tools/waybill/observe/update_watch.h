@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Measures updates by the messages that a controller receives and sends.
-#ifndef WAYBILL_TOOLS_WAYBILL_METRICS_UPDATE_WATCH_H_
-#define WAYBILL_TOOLS_WAYBILL_METRICS_UPDATE_WATCH_H_
+#ifndef WAYBILL_TOOLS_WAYBILL_OBSERVE_UPDATE_WATCH_H_
+#define WAYBILL_TOOLS_WAYBILL_OBSERVE_UPDATE_WATCH_H_
 
 #include <prometheus/histogram.h>
 #include <prometheus/metric_family.h>
@@ -23,6 +23,8 @@
 
 namespace waybill {
 
+class WatchListener;
+
 // Thread-safe. Reads no clock: each message comes with its time.
 //
 // An update here is the update of one group. Catching up is not measured: it brings a version that
@@ -40,6 +42,11 @@ class UpdateWatch final : public ControllerObserver {
   };
   static constexpr size_t kPartCount = 6;
   static const char* NameOf(Part part);
+
+  struct Rank {
+    std::string name;   // As "trainer 0"; "worker" if the controller has yet to choose its number.
+    std::string group;  // Empty for trainers.
+  };
 
   // The update that a group is at, or its last one.
   struct Progress {
@@ -59,7 +66,8 @@ class UpdateWatch final : public ControllerObserver {
     absl::Duration age;
   };
 
-  UpdateWatch();
+  // The listener outlives the watch; null if nobody listens.
+  explicit UpdateWatch(WatchListener* listener = nullptr);
 
   void OnJoined(ConnectionId connection, const proto::Join& join) override;
   void OnReceived(ConnectionId connection, const proto::RankMessage& message,
@@ -128,7 +136,8 @@ class UpdateWatch final : public ControllerObserver {
   void Observe(Part part, absl::Duration duration);
 
   mutable std::mutex mutex_;
-  std::map<ConnectionId, std::string> groups_;  // Of workers.
+  WatchListener* const listener_;
+  std::map<ConnectionId, Rank> ranks_;
   std::map<Key, Update> updates_;
   std::map<std::string, Ended> ended_;            // The last one of each group.
   std::deque<Abortion> failures_;                 // Newest first.
@@ -139,6 +148,17 @@ class UpdateWatch final : public ControllerObserver {
   uint64_t digest_mismatches_ = 0;
 };
 
+// Hears of what becomes of ranks and updates. Called while a controller holds its lock, so it must
+// not wait, and must call neither the controller nor the watch.
+class WatchListener {
+ public:
+  virtual ~WatchListener() = default;
+  virtual void OnRankJoined(const UpdateWatch::Rank& rank) = 0;
+  virtual void OnRankGone(const UpdateWatch::Rank& rank) = 0;
+  // `error`: why it was given up; empty if the workers show its version.
+  virtual void OnUpdateEnded(const UpdateWatch::Progress& update, const std::string& error) = 0;
+};
+
 }  // namespace waybill
 
-#endif  // WAYBILL_TOOLS_WAYBILL_METRICS_UPDATE_WATCH_H_
+#endif  // WAYBILL_TOOLS_WAYBILL_OBSERVE_UPDATE_WATCH_H_

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Adds up counters of sources that come and go.
-#ifndef WAYBILL_TOOLS_WAYBILL_METRICS_COUNTER_LEDGER_H_
-#define WAYBILL_TOOLS_WAYBILL_METRICS_COUNTER_LEDGER_H_
+#ifndef WAYBILL_TOOLS_WAYBILL_OBSERVE_COUNTER_LEDGER_H_
+#define WAYBILL_TOOLS_WAYBILL_OBSERVE_COUNTER_LEDGER_H_
 
 #include <cstdint>
 #include <map>
@@ -39,4 +39,4 @@ class CounterLedger {
 
 }  // namespace waybill
 
-#endif  // WAYBILL_TOOLS_WAYBILL_METRICS_COUNTER_LEDGER_H_
+#endif  // WAYBILL_TOOLS_WAYBILL_OBSERVE_COUNTER_LEDGER_H_

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Serves texts that are made anew for each request, by HTTP.
-#ifndef WAYBILL_TOOLS_WAYBILL_METRICS_HTTP_SERVER_H_
-#define WAYBILL_TOOLS_WAYBILL_METRICS_HTTP_SERVER_H_
+#ifndef WAYBILL_TOOLS_WAYBILL_OBSERVE_HTTP_SERVER_H_
+#define WAYBILL_TOOLS_WAYBILL_OBSERVE_HTTP_SERVER_H_
 
 #include <functional>
 #include <memory>
@@ -35,4 +35,4 @@ class HttpServer {
 
 }  // namespace waybill
 
-#endif  // WAYBILL_TOOLS_WAYBILL_METRICS_HTTP_SERVER_H_
+#endif  // WAYBILL_TOOLS_WAYBILL_OBSERVE_HTTP_SERVER_H_

@@ -2,7 +2,7 @@
 
 // The metrics of statuses that the test makes by hand, as Prometheus reads them.
 
-#include "tools/waybill/metrics/status_families.h"
+#include "tools/waybill/observe/status_families.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

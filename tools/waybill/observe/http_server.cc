@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tools/waybill/metrics/http_server.h"
+#include "tools/waybill/observe/http_server.h"
 
 #include <civetweb.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tools/waybill/metrics/live_data.h"
+#include "tools/waybill/observe/live_data.h"
 
 #include <map>
 #include <string>

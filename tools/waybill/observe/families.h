@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Makes metric families.
-#ifndef WAYBILL_TOOLS_WAYBILL_METRICS_FAMILIES_H_
-#define WAYBILL_TOOLS_WAYBILL_METRICS_FAMILIES_H_
+#ifndef WAYBILL_TOOLS_WAYBILL_OBSERVE_FAMILIES_H_
+#define WAYBILL_TOOLS_WAYBILL_OBSERVE_FAMILIES_H_
 
 #include <prometheus/client_metric.h>
 #include <prometheus/metric_family.h>
@@ -36,4 +36,4 @@ inline void AddSeries(prometheus::MetricFamily& family, MetricLabels labels, dou
 
 }  // namespace waybill
 
-#endif  // WAYBILL_TOOLS_WAYBILL_METRICS_FAMILIES_H_
+#endif  // WAYBILL_TOOLS_WAYBILL_OBSERVE_FAMILIES_H_

@@ -2,7 +2,7 @@
 
 // What is measured of updates, message by message and with a clock of the test's own.
 
-#include "tools/waybill/metrics/update_watch.h"
+#include "tools/waybill/observe/update_watch.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tools/waybill/metrics/update_watch.h"
+#include "tools/waybill/observe/update_watch.h"
 
 #include <prometheus/metric_type.h>
 
@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "tools/waybill/metrics/families.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/rank_id.h"
+#include "tools/waybill/observe/families.h"
 
 namespace waybill {
 namespace {
@@ -33,13 +35,16 @@ prometheus::Histogram::BucketBoundaries Seconds() {
 
 }  // namespace
 
-UpdateWatch::UpdateWatch() : stops_(Seconds()) {
+UpdateWatch::UpdateWatch(WatchListener* listener) : listener_(listener), stops_(Seconds()) {
   for (size_t i = 0; i < kPartCount; ++i) durations_.emplace_back(Seconds());
 }
 
 void UpdateWatch::OnJoined(ConnectionId connection, const proto::Join& join) {
   const std::lock_guard lock(mutex_);
-  if (!join.group().empty()) groups_[connection] = join.group();
+  const char* role = join.role() == static_cast<uint32_t>(Role::kTrainer) ? "trainer" : "worker";
+  Rank& rank = ranks_[connection];
+  rank = {join.any_rank() ? role : absl::StrCat(role, " ", join.rank()), join.group()};
+  if (listener_ != nullptr) listener_->OnRankJoined(rank);
 }
 
 void UpdateWatch::OnReceived(ConnectionId connection, const proto::RankMessage& message,
@@ -78,7 +83,9 @@ void UpdateWatch::OnSent(ConnectionId connection, const proto::ControllerMessage
 
 void UpdateWatch::OnClosed(ConnectionId connection, absl::Time now) {
   const std::lock_guard lock(mutex_);
-  groups_.erase(connection);
+  if (const auto gone = ranks_.extract(connection); listener_ != nullptr && !gone.empty()) {
+    listener_->OnRankGone(gone.mapped());
+  }
   for (auto entry = updates_.begin(); entry != updates_.end();) {
     const auto next = std::next(entry);
     if (LoseWorker(connection, entry->second)) End(entry, now);
@@ -88,7 +95,7 @@ void UpdateWatch::OnClosed(ConnectionId connection, absl::Time now) {
 
 void UpdateWatch::Forget() {
   const std::lock_guard lock(mutex_);
-  groups_.clear();
+  ranks_.clear();
   updates_.clear();
   publications_.clear();
 }
@@ -114,7 +121,7 @@ void UpdateWatch::OnPrepare(ConnectionId worker, const proto::Prepare& prepare, 
   if (update == nullptr) {
     const auto publication = publications_.find(prepare.version());
     Update begun = {
-        .group = groups_[worker],
+        .group = ranks_[worker].group,
         .version = prepare.version(),
         .published = publication == publications_.end() ? now : publication->second.first,
         .prepared = now};
@@ -187,6 +194,9 @@ void UpdateWatch::OnAbort(const proto::Abort& abort, absl::Time now) {
   // Each member of the round is sent an ABORT; the first one counts.
   const auto aborted = updates_.extract(KeyOf(abort.round()));
   if (aborted.empty()) return;
+  if (listener_ != nullptr) {
+    listener_->OnUpdateEnded(ProgressOf(aborted.mapped(), now), abort.error().message());
+  }
   failures_.push_front({.group = aborted.mapped().group,
                         .version = aborted.mapped().version,
                         .error = abort.error().message(),
@@ -204,6 +214,7 @@ bool UpdateWatch::LoseWorker(ConnectionId worker, Update& update) {
 }
 
 void UpdateWatch::End(std::map<Key, Update>::iterator entry, absl::Time now) {
+  if (listener_ != nullptr) listener_->OnUpdateEnded(ProgressOf(entry->second, now), "");
   const std::string group = entry->second.group;
   ended_[group] = {.update = std::move(entry->second), .at = now};
   updates_.erase(entry);
