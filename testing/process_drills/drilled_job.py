@@ -166,12 +166,15 @@ class Job:
     """A controller, trainers, two workers and a replica, and the machine that they run on.
 
     `copies`: how many trainers hold each half of the tensor. `relays`: each worker holds the whole
-    tensor, and relays a part of it to the other. `rows`: of the tensor.
+    tensor, and relays a part of it to the other. `rows`: of the tensor. `metrics`: the controller
+    serves them on the port `metrics_port`.
     """
 
-    def __init__(self, folder, fabric, digests=True, copies=1, relays=False, rows=ROWS):
+    def __init__(
+        self, folder, fabric, digests=True, copies=1, relays=False, rows=ROWS, metrics=False
+    ):
         self.folder, self.fabric, self.digests, self.copies = folder, fabric, digests, copies
-        self.relays = relays
+        self.relays, self.metrics = relays, metrics
         self.ranks = [f"trainer {rank}" for rank in range(PARTS * copies)]
         self.ranks += [f"worker {rank}" for rank in range(PARTS)] + [REPLICA]
         self.random = random.Random(0)
@@ -228,12 +231,16 @@ class Job:
             CONTROLLER, "controller", "--job", "drill", "--listen", self.address,
             "--state", str(self.disk.path / "decisions"), "--require", "all",
             "--relays", "always" if self.relays else "never",
+            *(["--metrics", "127.0.0.1:0"] if self.metrics else []),
         )  # fmt: skip
 
     def adopt_controller(self, controller, told):
         """Takes a controller that has said where it listens as that of the job."""
         self.processes[CONTROLLER] = controller
         self.address = re.search(r" on ([^ ,]+)", told["line"])[1]
+        if self.metrics:
+            told = controller.wait_for("said", ANSWER_SECONDS)
+            self.metrics_port = int(re.search(r"http://[^/]*:(\d+)/", told["line"])[1])
 
     def _rank_arguments(self, name):
         role, rank = name.split()
