@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Measures a job of many groups: how long 4 trainers and the workers take to join, and to commit a
-// tensor of 4 KiB, and how long the controller takes to serve its metrics and its page's data. Each
-// rank has its own threads, streams and local fabric; decisions are recorded in a file. Beside it,
-// in turn: the messages of such a commit over bare gRPC streams, if groups have one worker.
+// Measures a job of many groups: how long trainers and workers take to join, and to commit a tensor
+// of 4 KiB, and how long the controller takes to serve its metrics and its page's data. Each rank
+// has its own threads, streams and local fabric; decisions are recorded in a file. Beside it, in
+// turn: the messages of such a commit over bare gRPC streams, if groups have one worker.
 //
 //     bazel run -c opt //testing/bench:many_groups -- --groups 200
-//     bazel run -c opt //testing/bench:many_groups -- --groups 64 --of-group 16
+//     bazel run -c opt //testing/bench:many_groups -- --groups 64 --of-group 16 --trainers 2
 //
-// The controller and the trainers are one process. The workers are others, of --workers each,
-// because a rank takes some twenty descriptors.
+// The controller and the trainers are one process, and the workers are others, because a rank takes
+// some twenty descriptors. A trainer takes five for each worker: with 1,000 of them it must be one
+// of three at most, where a process may open 20,000.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/wait.h>
@@ -42,7 +43,13 @@
 namespace waybill {
 namespace {
 
-constexpr uint32_t kTrainers = 4;
+struct Shape {
+  uint32_t trainers = 4;
+  uint32_t groups = 0;
+  uint32_t of_group = 1;      // Workers.
+  uint32_t of_process = 200;  // Workers, or a group if that has more.
+  uint32_t updates = 21;
+};
 
 // Ends the process where it is not OK.
 void Check(const absl::Status& status) {
@@ -55,8 +62,8 @@ double MillisecondsSince(absl::Time begin) {
   return absl::ToDoubleMilliseconds(SteadyNow() - begin);
 }
 
-JobOptions OptionsOf(absl::Span<const std::string> groups) {
-  JobOptions options{.trainers = kTrainers, .workers = static_cast<uint32_t>(groups.size())};
+JobOptions OptionsOf(uint32_t trainers, absl::Span<const std::string> groups) {
+  JobOptions options{.trainers = trainers, .workers = static_cast<uint32_t>(groups.size())};
   options.groups = {groups.begin(), groups.end()};
   options.join_timeout = absl::Minutes(2);
   return options;
@@ -66,7 +73,8 @@ JobOptions OptionsOf(absl::Span<const std::string> groups) {
 class Workers {
  public:
   // Forks before this process has any thread.
-  Workers(absl::Span<const std::string> groups, uint32_t of_each) {
+  Workers(const Shape& shape, absl::Span<const std::string> groups) {
+    const size_t of_each = std::max(1u, shape.of_process / shape.of_group) * shape.of_group;
     for (size_t first = 0; first < groups.size(); first += of_each) {
       int address[2], joined[2];
       if (pipe(address) != 0 || pipe(joined) != 0) Check(absl::ErrnoToStatus(errno, "pipe"));
@@ -79,7 +87,7 @@ class Workers {
           close(earlier.address);
           close(earlier.joined);
         }
-        Live(groups.subspan(first, of_each), address[0], joined[1]);
+        Live(OptionsOf(shape.trainers, groups.subspan(first, of_each)), address[0], joined[1]);
       }
       close(address[0]);
       close(joined[1]);
@@ -118,16 +126,16 @@ class Workers {
     int address, joined;
   };
 
-  [[noreturn]] static void Live(absl::Span<const std::string> groups, int address, int joined) {
+  [[noreturn]] static void Live(const JobOptions& options, int address, int joined) {
     std::string controller;
     char byte = 0;
     while (read(address, &byte, 1) == 1 && byte != '\n') controller += byte;
     if (byte != '\n') std::_Exit(1);
     (void)net::RaiseLimitOfOpenFiles();
-    Job job(OptionsOf(groups));
+    Job job(options);
     job.UseController(controller);
     std::vector<std::thread> joining;
-    for (uint32_t w = 0; w < groups.size(); ++w) {
+    for (uint32_t w = 0; w < options.workers; ++w) {
       joining.emplace_back([&job, w] { Check(job.JoinWorker(w)); });
     }
     for (std::thread& thread : joining) thread.join();
@@ -191,15 +199,14 @@ void MeasureScrapes(const Controller& controller, uint32_t scrapes) {
   (*exporter)->SetController(nullptr);
 }
 
-void Measure(uint32_t count, uint32_t of_group, uint32_t updates, uint32_t of_each,
-             const std::string& state) {
+void Measure(const Shape& shape, const std::string& state) {
   std::vector<std::string> groups;  // By worker.
-  for (uint32_t w = 0; w < count * of_group; ++w) {
-    groups.push_back(absl::StrCat("group", w / of_group));
+  for (uint32_t w = 0; w < shape.groups * shape.of_group; ++w) {
+    groups.push_back(absl::StrCat("group", w / shape.of_group));
   }
-  const Workers workers(groups, std::max(1u, of_each / of_group) * of_group);
+  const Workers workers(shape, groups);
   (void)net::RaiseLimitOfOpenFiles();
-  JobOptions options = OptionsOf({});
+  JobOptions options = OptionsOf(shape.trainers, {});
   options.state = state;
   Job job(options);
   Check(job.StartController());
@@ -207,19 +214,20 @@ void Measure(uint32_t count, uint32_t of_group, uint32_t updates, uint32_t of_ea
   workers.Join(job.controller().address());
   Check(job.JoinAll());
   workers.AwaitJoined();
-  std::cout << std::fixed << std::setprecision(1) << std::setw(4) << count << " groups joined in "
-            << MillisecondsSince(begin) << " ms" << std::flush;
+  std::cout << std::fixed << std::setprecision(1) << std::setw(4) << shape.groups
+            << " groups joined in " << MillisecondsSince(begin) << " ms" << std::flush;
   std::unique_ptr<BareStreams> bare;
-  if (of_group == 1) {
-    absl::StatusOr<std::unique_ptr<BareStreams>> opened = BareStreams::Open(kTrainers, count);
+  if (shape.of_group == 1) {
+    absl::StatusOr<std::unique_ptr<BareStreams>> opened =
+        BareStreams::Open(shape.trainers, shape.groups);
     Check(opened.status());
     bare = *std::move(opened);
   }
   std::vector<double> commits_ms, bare_ms, ratios;
-  for (uint64_t version = 1; version <= updates; ++version) {
+  for (uint64_t version = 1; version <= shape.updates; ++version) {
     begin = SteadyNow();
     for (const absl::Status& status : job.PublishAll(version)) Check(status);
-    for (uint32_t t = 0; t < kTrainers; ++t) {
+    for (uint32_t t = 0; t < shape.trainers; ++t) {
       const auto outcomes = job.trainer(t)->AwaitOutcome(absl::Seconds(20));
       Check(outcomes.status());
       for (const GroupOutcome& outcome : *outcomes) Check(outcome.status);
@@ -238,25 +246,27 @@ void Measure(uint32_t count, uint32_t of_group, uint32_t updates, uint32_t of_ea
               << ratios[ratios.size() / 2];
   }
   std::cout << "\n";
-  MeasureScrapes(job.controller(), updates);
+  MeasureScrapes(job.controller(), shape.updates);
 }
 
 int Main(int argc, char** argv) {
   CLI::App app{"Measures a job of many groups."};
   std::vector<uint32_t> groups = {1, 50, 200};
-  uint32_t of_group = 1, updates = 21, of_each = 200;
+  Shape shape;
   std::string state = "/tmp/waybill-many-groups";
   app.add_option("--groups", groups)->capture_default_str();
-  app.add_option("--of-group", of_group, "workers in a group")->capture_default_str();
-  app.add_option("--updates", updates, "also how often it is scraped")->capture_default_str();
-  app.add_option("--workers", of_each, "workers in a process")->capture_default_str();
+  app.add_option("--of-group", shape.of_group, "workers in a group")->capture_default_str();
+  app.add_option("--trainers", shape.trainers)->capture_default_str();
+  app.add_option("--updates", shape.updates, "also how often it is scraped")->capture_default_str();
+  app.add_option("--of-process", shape.of_process, "workers in a process")->capture_default_str();
   app.add_option("--state", state, "where decisions are recorded")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   for (const uint32_t count : groups) {
+    shape.groups = count;
     // Another process, because this one must not have threads when it forks.
     const pid_t child = fork();
     if (child == 0) {
-      Measure(count, of_group, updates, of_each, state);
+      Measure(shape, state);
       std::cout << std::flush;
       std::_Exit(0);
     }
