@@ -152,4 +152,30 @@ def versions(texts):
     return wrong
 
 
-DOCUMENT_RULES = [broken_code, changelog_lines, long_readme, shown_files, versions]
+def promised_tests(texts):
+    """Each promise of SECURITY.md names tests that exist: a test, a fuzz target or a planted bug."""
+    tests = set()
+    for path, text in texts.items():
+        if path.endswith((".cc", ".py")):
+            tests |= {
+                ".".join(name)
+                for name in re.findall(r"^TEST(?:_[FP])?\((\w+), (\w+)\)", text, re.M)
+            }
+            tests |= set(re.findall(r"^def (test_\w+)", text, re.M))
+        if re.search(r"/(\w+_fuzz\.cc|planted/\w+\.patch)$", path):
+            tests.add(posixpath.splitext(posixpath.basename(path))[0])
+    found, text = [], texts.get("SECURITY.md", "")
+    for row in re.finditer(r"^\|.*\|.*\|(.*)\|$", text, re.M):
+        named = re.findall(r"`([^`]+)`", row[1])
+        if row[1].strip(" -") in ("test", ""):
+            continue
+        line = _line(text, row.start())
+        if not named:
+            found.append(f"SECURITY.md:{line}: this promise names no test")
+        found += [
+            f"SECURITY.md:{line}: there is no test {name}" for name in named if name not in tests
+        ]
+    return found
+
+
+DOCUMENT_RULES = [broken_code, changelog_lines, long_readme, promised_tests, shown_files, versions]

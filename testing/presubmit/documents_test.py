@@ -48,6 +48,27 @@ def test_a_shown_file_that_is_not_there():
     assert len(documents.shown_files({"a.md": SHOWN.format("a = 1\n")})) == 1
 
 
+PROMISES = [
+    ("a_test", "`Suite.Rule`", 0),
+    ("several", "`Suite.Rule`, `test_rule`, `tcp_fuzz`, `NoFence`", 0),
+    ("none", "", 0),  # A table of another kind.
+    ("words", "all of it", 1),
+    ("a_test_that_is_gone", "`Suite.Rule`, `Suite.Gone`", 1),
+]
+
+
+@pytest.mark.parametrize(("name", "tests", "wrong"), PROMISES, ids=[case[0] for case in PROMISES])
+def test_promised_tests(name, tests, wrong):
+    texts = {
+        "SECURITY.md": f"| cannot | by | test |\n|---|---|---|\n| a | b | {tests} |\n",
+        "core/a_test.cc": "TEST_F(Suite, Rule) {\n",
+        "testing/test_a.py": "def test_rule():\n",
+        "testing/fuzz/tcp_fuzz.cc": "",
+        "testing/simulation/planted/NoFence.patch": "",
+    }
+    assert len(documents.promised_tests(texts)) == wrong
+
+
 CODE = [
     ("python", "python", "async for event in worker:\n    pass", 0),
     ("no_python", "python", "def f(:", 1),
