@@ -41,11 +41,11 @@ class ServerOfCivetweb final : public HttpServer {
  public:
   ServerOfCivetweb(net::HostPort address, std::vector<Resource> resources)
       : address_(std::move(address)), resources_(std::move(resources)) {
-    std::vector<std::string> paths;
-    for (const Resource& resource : resources_) paths.push_back(resource.path);
-    nothing_.text = [said = absl::StrCat("here are ", absl::StrJoin(paths, " "), "\n")] {
-      return said;
+    const auto add_path = [](std::string* all, const Resource& resource) {
+      all->append(resource.path);
     };
+    const std::string paths = absl::StrJoin(resources_, " ", add_path);
+    nothing_.text = [said = absl::StrCat("here are ", paths, "\n")] { return said; };
   }
 
   ~ServerOfCivetweb() override {

@@ -256,6 +256,7 @@ std::vector<UpdateWatch::Progress> UpdateWatch::GroupProgress(absl::Time now) co
     all[update.group].running = true;
   }
   std::vector<Progress> sorted;
+  sorted.reserve(all.size());
   for (auto& [group, progress] : all) sorted.push_back(std::move(progress));
   return sorted;
 }
@@ -263,6 +264,7 @@ std::vector<UpdateWatch::Progress> UpdateWatch::GroupProgress(absl::Time now) co
 std::vector<UpdateWatch::Failure> UpdateWatch::Failures(absl::Time now) const {
   const std::lock_guard lock(mutex_);
   std::vector<Failure> failures;
+  failures.reserve(failures_.size());
   for (const Abortion& abortion : failures_) {
     failures.push_back({.group = abortion.group,
                         .version = abortion.version,
