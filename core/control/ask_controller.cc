@@ -79,7 +79,7 @@ absl::StatusOr<Manifest> FetchTensors(const std::string& address, const std::str
   const absl::Time deadline = SteadyNow() + timeout;
   proto::Question question;
   question.set_tensors(true);
-  std::string waits_for;  // What the controller last said.
+  std::string waits_for;  // The controller's last answer.
   while (true) {
     const absl::StatusOr<proto::Answer> answer =
         Ask(address, token, deadline - SteadyNow(), question);

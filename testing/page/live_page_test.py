@@ -18,7 +18,7 @@ WAYBILL = os.path.join(os.environ.get("RUNFILES_DIR", "."), "waybill", "tools/wa
 ENV = os.environ | {"WAYBILL_TOKEN": "a secret of the test"}
 MARKUP = "<img src=x onerror=console.log(1)>"
 GROUPS = ["eval", MARKUP, "rollout"]
-TRAINERS, WORKERS = 4, 20  # Of each group.
+TRAINERS, GROUP_WORKERS = 4, 20
 
 pytestmark = pytest.mark.skipif(
     not browser.is_installed(), reason="no Chromium: tools/setup installs the package chromium"
@@ -47,8 +47,8 @@ class Job:
         ]
         self.workers = {
             (group, w): self.start("worker", *common, "--group", group, "--rank", str(w),
-                                   "--world", str(WORKERS))
-            for group in GROUPS for w in range(WORKERS)
+                                   "--world", str(GROUP_WORKERS))
+            for group in GROUPS for w in range(GROUP_WORKERS)
         }  # fmt: skip
         for trainer in self.trainers:
             assert json.loads(trainer.stdout.readline())["event"] == "joined"
@@ -116,7 +116,7 @@ def test_a_job_of_64_ranks_is_followed_without_a_reload(chromium, job):
     chromium.until(f"[...{rows}].every((r) => r.cells[1].innerText === '8')")
     chromium.until(f"{text('figures')}.includes('64') || {text('figures')}.includes('4 to 60')")
 
-    # What the reader has chosen stays while the page goes on.
+    # The reader's choices outlive a refresh.
     chromium.evaluate("document.getElementById('find').focus()")
     chromium.type("worker 13 of group roll")
     found = "document.querySelectorAll('#rank-tables tbody tr')"

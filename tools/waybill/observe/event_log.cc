@@ -67,20 +67,16 @@ void EventLog::OnRankGone(const UpdateWatch::Rank& rank) {
   Add("INFO", "gone", {{"group", rank.group}, {"rank", rank.name}});
 }
 
-void EventLog::OnUpdateEnded(const UpdateWatch::Progress& update, const std::string& error) {
-  absl::Duration total;
-  for (const absl::Duration part : update.parts) total += part;
+void EventLog::OnUpdateEnded(const UpdateWatch::Progress& update) {
+  const bool committed = update.error.empty();
   Fields fields = {{"group", update.group},
                    {"version", update.version},
-                   {"outcome", error.empty() ? "committed" : "failed"},
+                   {"outcome", committed ? "committed" : "failed"},
                    {"workers", update.workers},
-                   {"seconds", Rounded(total)}};
-  for (size_t i = 0; i < update.parts.size(); ++i) {
-    const auto part = static_cast<UpdateWatch::Part>(i);
-    fields[UpdateWatch::NameOf(part)] = Rounded(update.parts[i]);
-  }
-  if (!error.empty()) fields["error"] = error.substr(0, kMostOfError);
-  Add(error.empty() ? "INFO" : "WARNING", "update", fields);
+                   {"seconds", Rounded(update.total)}};
+  for (const auto& [name, duration] : update.parts) fields[name] = Rounded(duration);
+  if (!committed) fields["error"] = update.error.substr(0, kMostOfError);
+  Add(committed ? "INFO" : "WARNING", "update", fields);
 }
 
 void EventLog::Add(const char* level, const char* event, const Fields& fields) {

@@ -30,7 +30,7 @@ enum class LogFormat : uint8_t {
 // have no room any more are counted, and the next line says how many. Thread-safe.
 class EventLog final : public WatchListener {
  public:
-  static constexpr size_t kMostLines = 1024;  // That wait to be written.
+  static constexpr size_t kMostLines = 1024;  // The most lines that wait to be written.
 
   // `descriptor` stays open until the log's end, which waits for a reader for `patience` at most.
   EventLog(LogFormat format, std::string job, int descriptor,
@@ -39,7 +39,7 @@ class EventLog final : public WatchListener {
 
   void OnRankJoined(const UpdateWatch::Rank& rank) override;
   void OnRankGone(const UpdateWatch::Rank& rank) override;
-  void OnUpdateEnded(const UpdateWatch::Progress& update, const std::string& error) override;
+  void OnUpdateEnded(const UpdateWatch::Progress& update) override;
 
  private:
   using Fields = nlohmann::ordered_json;

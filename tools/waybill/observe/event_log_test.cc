@@ -27,7 +27,7 @@ class EventLogTest : public testing::Test {
     write_ = UniqueFd(ends[1]);
   }
 
-  // What was written until the log's end.
+  // Returns everything that the log has written. Call it after the log's end.
   std::string ReadAll() {
     write_.Reset();
     std::string all;
@@ -38,12 +38,14 @@ class EventLogTest : public testing::Test {
     return all;
   }
 
-  static UpdateWatch::Progress Update() {
+  static UpdateWatch::Progress Update(const std::string& error = "") {
     return {.group = "rollout a",
             .version = 7,
             .workers = 2,
             .arrived = 2,
-            .parts = {absl::Milliseconds(1), absl::Milliseconds(20)}};
+            .parts = {{"wait", absl::Milliseconds(1)}, {"prepare", absl::Milliseconds(20)}},
+            .total = absl::Milliseconds(21),
+            .error = error};
   }
 
   UniqueFd read_, write_;
@@ -53,8 +55,8 @@ TEST_F(EventLogTest, ATextLineHasTheFieldsAsWords) {
   {
     EventLog log(LogFormat::kText, "rl", write_.get());
     log.OnRankJoined({"trainer 0", ""});
-    log.OnUpdateEnded(Update(), "");
-    log.OnUpdateEnded(Update(), "worker \"1\"\nis gone\x1b[2J");
+    log.OnUpdateEnded(Update());
+    log.OnUpdateEnded(Update("worker \"1\"\nis gone\x1b[2J"));
   }
   EXPECT_THAT(
       ReadAll(),
@@ -69,7 +71,7 @@ TEST_F(EventLogTest, ATextLineHasTheFieldsAsWords) {
 TEST_F(EventLogTest, AJsonLineHasTheSameFields) {
   {
     EventLog log(LogFormat::kJson, "rl", write_.get());
-    log.OnUpdateEnded(Update(), "it was \xff\xe2\x80\xae");
+    log.OnUpdateEnded(Update("it was \xff\xe2\x80\xae"));
   }
   nlohmann::json line = nlohmann::json::parse(ReadAll());
   EXPECT_EQ(line["time"].get<std::string>().size(), std::string("2026-11-29T12:00:00.000Z").size());
@@ -82,7 +84,7 @@ TEST_F(EventLogTest, AJsonLineHasTheSameFields) {
 TEST_F(EventLogTest, NoneWritesNothing) {
   {
     EventLog log(LogFormat::kNone, "rl", write_.get());
-    log.OnUpdateEnded(Update(), "");
+    log.OnUpdateEnded(Update());
   }
   EXPECT_EQ(ReadAll(), "");
 }
@@ -93,7 +95,7 @@ TEST_F(EventLogTest, AReaderWhoDoesNotReadDelaysNobodyAndIsToldWhatItMissed) {
   size_t written = 0;
   {
     EventLog log(LogFormat::kJson, "rl", write_.get());
-    for (size_t i = 0; i < kLines; ++i) log.OnUpdateEnded(Update(), "");
+    for (size_t i = 0; i < kLines; ++i) log.OnUpdateEnded(Update());
     char buffer[4096];
     std::string line;
     // Reads until it has heard of the others.
@@ -112,13 +114,13 @@ TEST_F(EventLogTest, AReaderWhoDoesNotReadDelaysNobodyAndIsToldWhatItMissed) {
 
 TEST_F(EventLogTest, TheEndOfTheLogDoesNotWaitForAReader) {
   EventLog log(LogFormat::kText, "rl", write_.get(), absl::ZeroDuration());
-  for (size_t i = 0; i < EventLog::kMostLines; ++i) log.OnUpdateEnded(Update(), "");
+  for (size_t i = 0; i < EventLog::kMostLines; ++i) log.OnUpdateEnded(Update());
 }
 
 TEST_F(EventLogTest, AReaderWhoHasGoneEndsNobody) {
   EventLog log(LogFormat::kText, "rl", write_.get());
   read_.Reset();
-  for (int i = 0; i < 10; ++i) log.OnUpdateEnded(Update(), "");
+  for (int i = 0; i < 10; ++i) log.OnUpdateEnded(Update());
 }
 
 }  // namespace

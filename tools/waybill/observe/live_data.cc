@@ -13,15 +13,12 @@ namespace {
 
 nlohmann::json ToJson(const UpdateWatch::Progress& progress) {
   nlohmann::json parts = nlohmann::json::object();
-  absl::Duration total;
-  for (size_t i = 0; i < progress.parts.size(); ++i) {
-    const auto part = static_cast<UpdateWatch::Part>(i);
-    parts[UpdateWatch::NameOf(part)] = absl::ToDoubleSeconds(progress.parts[i]);
-    total += progress.parts[i];
+  for (const auto& [name, duration] : progress.parts) {
+    parts[name] = absl::ToDoubleSeconds(duration);
   }
   return {{"version", progress.version}, {"running", progress.running},
           {"workers", progress.workers}, {"arrived", progress.arrived},
-          {"parts", std::move(parts)},   {"seconds", absl::ToDoubleSeconds(total)}};
+          {"parts", std::move(parts)},   {"seconds", absl::ToDoubleSeconds(progress.total)}};
 }
 
 }  // namespace
@@ -39,7 +36,7 @@ nlohmann::json LiveData(const proto::StatusReply& status, const UpdateWatch& wat
     if (found != updates.end()) group["update"] = std::move(found->second);
   }
   data["failures"] = nlohmann::json::array();
-  for (const UpdateWatch::Failure& failure : watch.Failures(now)) {
+  for (const UpdateWatch::Progress& failure : watch.Failures(now)) {
     data["failures"].push_back({{"group", failure.group},
                                 {"version", failure.version},
                                 {"error", failure.error},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the page of a job shows while the job goes on.
+// The data of the live page of a job.
 #ifndef WAYBILL_TOOLS_WAYBILL_OBSERVE_LIVE_DATA_H_
 #define WAYBILL_TOOLS_WAYBILL_OBSERVE_LIVE_DATA_H_
 

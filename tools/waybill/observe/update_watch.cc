@@ -192,15 +192,9 @@ void UpdateWatch::OnFailed(ConnectionId worker, const proto::Failed& failed, abs
 
 void UpdateWatch::OnAbort(const proto::Abort& abort, absl::Time now) {
   // Each member of the round is sent an ABORT; the first one counts.
-  const auto aborted = updates_.extract(KeyOf(abort.round()));
-  if (aborted.empty()) return;
-  if (listener_ != nullptr) {
-    listener_->OnUpdateEnded(ProgressOf(aborted.mapped(), now), abort.error().message());
-  }
-  failures_.push_front({.group = aborted.mapped().group,
-                        .version = aborted.mapped().version,
-                        .error = abort.error().message(),
-                        .at = now});
+  const auto aborted = updates_.find(KeyOf(abort.round()));
+  if (aborted == updates_.end()) return;
+  failures_.push_front(Remove(aborted, abort.error().message(), now));
   if (failures_.size() > kMostFailures) failures_.pop_back();
   const auto code = static_cast<absl::StatusCode>(abort.error().code());
   ++aborts_[absl::StatusCodeToString(code)];
@@ -214,10 +208,8 @@ bool UpdateWatch::LoseWorker(ConnectionId worker, Update& update) {
 }
 
 void UpdateWatch::End(std::map<Key, Update>::iterator entry, absl::Time now) {
-  if (listener_ != nullptr) listener_->OnUpdateEnded(ProgressOf(entry->second, now), "");
   const std::string group = entry->second.group;
-  ended_[group] = {.update = std::move(entry->second), .at = now};
-  updates_.erase(entry);
+  ended_[group] = Remove(entry, /*error=*/"", now);
   if (ended_.size() > kMostEnded) {
     ended_.erase(std::min_element(ended_.begin(), ended_.end(), [](const auto& a, const auto& b) {
       return a.second.at < b.second.at;
@@ -225,11 +217,18 @@ void UpdateWatch::End(std::map<Key, Update>::iterator entry, absl::Time now) {
   }
 }
 
+UpdateWatch::Ended UpdateWatch::Remove(std::map<Key, Update>::iterator entry,
+                                       const std::string& error, absl::Time now) {
+  Ended ended = {.progress = ProgressOf(entry->second, now), .at = now};
+  ended.progress.error = error;
+  updates_.erase(entry);
+  if (listener_ != nullptr) listener_->OnUpdateEnded(ended.progress);
+  return ended;
+}
+
 void UpdateWatch::Observe(Part part, absl::Duration duration) {
   durations_[static_cast<size_t>(part)].Observe(absl::ToDoubleSeconds(duration));
 }
-
-const char* UpdateWatch::NameOf(Part part) { return kPartNames[static_cast<size_t>(part)]; }
 
 UpdateWatch::Progress UpdateWatch::ProgressOf(const Update& update, absl::Time until) {
   Progress progress = {.group = update.group,
@@ -239,18 +238,22 @@ UpdateWatch::Progress UpdateWatch::ProgressOf(const Update& update, absl::Time u
   const absl::Time begins[] = {update.published, update.prepared,  update.started,
                                update.arrived,   update.committed, absl::InfiniteFuture()};
   for (size_t i = 0; i + 1 < std::size(begins) && begins[i] != absl::InfiniteFuture(); ++i) {
-    progress.parts.push_back(std::min(begins[i + 1], until) - begins[i]);
+    progress.parts.emplace_back(kPartNames[i], std::min(begins[i + 1], until) - begins[i]);
+    progress.total += progress.parts.back().second;
   }
   return progress;
+}
+
+UpdateWatch::Progress UpdateWatch::Ended::At(absl::Time now) const {
+  Progress aged = progress;
+  aged.age = now - at;
+  return aged;
 }
 
 std::vector<UpdateWatch::Progress> UpdateWatch::GroupProgress(absl::Time now) const {
   const std::lock_guard lock(mutex_);
   std::map<std::string, Progress> all;
-  for (const auto& [group, ended] : ended_) {
-    all[group] = ProgressOf(ended.update, ended.at);
-    all[group].age = now - ended.at;
-  }
+  for (const auto& [group, ended] : ended_) all[group] = ended.At(now);
   for (const auto& [key, update] : updates_) {
     all[update.group] = ProgressOf(update, now);
     all[update.group].running = true;
@@ -261,16 +264,11 @@ std::vector<UpdateWatch::Progress> UpdateWatch::GroupProgress(absl::Time now) co
   return sorted;
 }
 
-std::vector<UpdateWatch::Failure> UpdateWatch::Failures(absl::Time now) const {
+std::vector<UpdateWatch::Progress> UpdateWatch::Failures(absl::Time now) const {
   const std::lock_guard lock(mutex_);
-  std::vector<Failure> failures;
+  std::vector<Progress> failures;
   failures.reserve(failures_.size());
-  for (const Abortion& abortion : failures_) {
-    failures.push_back({.group = abortion.group,
-                        .version = abortion.version,
-                        .error = abortion.error,
-                        .age = now - abortion.at});
-  }
+  for (const Ended& ended : failures_) failures.push_back(ended.At(now));
   return failures;
 }
 

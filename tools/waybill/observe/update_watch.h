@@ -41,29 +41,24 @@ class UpdateWatch final : public ControllerObserver {
     kTotal,
   };
   static constexpr size_t kPartCount = 6;
-  static const char* NameOf(Part part);
 
   struct Rank {
     std::string name;   // As "trainer 0"; "worker" if the controller has yet to choose its number.
     std::string group;  // Empty for trainers.
   };
 
-  // The update that a group is at, or its last one.
+  // An update of a group: one that goes on, or one that has ended.
   struct Progress {
     std::string group;
     uint64_t version = 0;
     bool running = false;
-    size_t workers = 0;                 // That take part.
-    size_t arrived = 0;                 // Of them: those whose data is whole.
-    std::vector<absl::Duration> parts;  // From kWait; the last one may go on.
-    absl::Duration age;                 // Since it ended; 0 while it runs.
-  };
-  // An update that was given up.
-  struct Failure {
-    std::string group;
-    uint64_t version = 0;
-    std::string error;
-    absl::Duration age;
+    size_t workers = 0;  // The number of workers that take part.
+    size_t arrived = 0;  // The number of workers that have received and verified everything.
+    // The name and the duration of each part that has begun, in order. The last one may go on.
+    std::vector<std::pair<std::string, absl::Duration>> parts;
+    absl::Duration total;  // The sum of the parts.
+    std::string error;     // Why the update was given up; empty otherwise.
+    absl::Duration age;    // The time since the update ended; 0 while it runs.
   };
 
   // The listener outlives the watch; null if nobody listens.
@@ -81,11 +76,12 @@ class UpdateWatch final : public ControllerObserver {
   void Forget();
 
   std::vector<prometheus::MetricFamily> Collect() const;
-  // By the groups' names. A group that has had no update is missing.
+  // Returns the running or last update of each group, by the groups' names. A group that has had no
+  // update is missing.
   std::vector<Progress> GroupProgress(absl::Time now) const;
-  // The newest ones, newest first: at most kMostFailures.
+  // Returns the last updates that were given up, newest first: at most kMostFailures.
   static constexpr size_t kMostFailures = 32;
-  std::vector<Failure> Failures(absl::Time now) const;
+  std::vector<Progress> Failures(absl::Time now) const;
 
  private:
   using Key = std::pair<uint64_t, uint32_t>;  // The epoch and the sequence of a Round.
@@ -104,14 +100,10 @@ class UpdateWatch final : public ControllerObserver {
     bool whole = true;                 // No worker was lost.
   };
   struct Ended {
-    Update update;
+    Progress progress;
     absl::Time at;
-  };
-  struct Abortion {
-    std::string group;
-    uint64_t version = 0;
-    std::string error;
-    absl::Time at;
+
+    Progress At(absl::Time now) const;
   };
   struct Publication {
     absl::Time first;
@@ -132,6 +124,8 @@ class UpdateWatch final : public ControllerObserver {
   static bool LoseWorker(ConnectionId worker, Update& update);
   // Keeps the update as its group's last one.
   void End(std::map<Key, Update>::iterator entry, absl::Time now);
+  // Removes the update and tells the listener.
+  Ended Remove(std::map<Key, Update>::iterator entry, const std::string& error, absl::Time now);
   static Progress ProgressOf(const Update& update, absl::Time until);
   void Observe(Part part, absl::Duration duration);
 
@@ -139,8 +133,8 @@ class UpdateWatch final : public ControllerObserver {
   WatchListener* const listener_;
   std::map<ConnectionId, Rank> ranks_;
   std::map<Key, Update> updates_;
-  std::map<std::string, Ended> ended_;            // The last one of each group.
-  std::deque<Abortion> failures_;                 // Newest first.
+  std::map<std::string, Ended> ended_;            // The last update of each group.
+  std::deque<Ended> failures_;                    // Newest first.
   std::map<uint64_t, Publication> publications_;  // By version.
   std::deque<prometheus::Histogram> durations_;   // By Part.
   prometheus::Histogram stops_;
@@ -155,8 +149,7 @@ class WatchListener {
   virtual ~WatchListener() = default;
   virtual void OnRankJoined(const UpdateWatch::Rank& rank) = 0;
   virtual void OnRankGone(const UpdateWatch::Rank& rank) = 0;
-  // `error`: why it was given up; empty if the workers show its version.
-  virtual void OnUpdateEnded(const UpdateWatch::Progress& update, const std::string& error) = 0;
+  virtual void OnUpdateEnded(const UpdateWatch::Progress& update) = 0;
 };
 
 }  // namespace waybill

@@ -132,8 +132,8 @@ class UpdateWatchTest : public testing::Test {
   std::vector<double> Parts() const {
     std::vector<double> seconds;
     for (const UpdateWatch::Progress& progress : watch_.GroupProgress(now_)) {
-      for (const absl::Duration part : progress.parts) {
-        seconds.push_back(absl::ToDoubleSeconds(part));
+      for (const auto& [name, duration] : progress.parts) {
+        seconds.push_back(absl::ToDoubleSeconds(duration));
       }
     }
     return seconds;
@@ -308,7 +308,7 @@ TEST_F(UpdateWatchTest, FailuresAreKeptNewestFirstUpToALimit) {
     Abort(kTrainer, version, absl::StatusCode::kUnavailable);
     Pass(1);
   }
-  const std::vector<UpdateWatch::Failure> failures = watch_.Failures(now_);
+  const std::vector<UpdateWatch::Progress> failures = watch_.Failures(now_);
   ASSERT_EQ(failures.size(), UpdateWatch::kMostFailures);
   EXPECT_EQ(failures[0].version, UpdateWatch::kMostFailures + 3);
   EXPECT_EQ(failures[0].group, "a");

@@ -55,6 +55,12 @@
     return make('div', { class: 'bar' }, make('span', { class: 'name' }, name),
       make('span', { class: 'track', 'aria-hidden': 'true' }, fill), make('span', { class: 'number' }, number));
   }
+  // Adds to a legend what is drawn in a colour.
+  function explain(legend, tone, name, meaning) {
+    const key = make('i');
+    key.style.background = `var(--${tone})`;
+    $(legend).append(make('li', {}, key, `${name}: ${meaning}`));
+  }
   // What `build` makes of the first items, and a button for the rest.
   function firstOf(parent, items, count, what, build) {
     const box = make('div', { class: 'scroll-x' });
@@ -209,11 +215,7 @@
     if (ranks.length === 0) return;
     show('timeline');
     const used = STAGES.filter((s) => ranks.some((r) => r.stages[s]));
-    for (const stage of used) {
-      const key = make('i');
-      key.style.background = `var(--${stage})`;
-      $('legend').append(make('li', {}, key, `${stage}: ${EXPLAINED[stage]}`));
-    }
+    for (const stage of used) explain('legend', stage, stage, EXPLAINED[stage]);
     const end = Math.max(...ranks.flatMap((r) => Object.values(r.stages).map((s) => s.end))) || 1;
     const canvas = $('timeline-canvas'), view = { begin: 0, end, ...chosen.zoom, rank: Math.min(chosen.rank, ranks.length - 1) };
     const bar = ranks.length > 64 ? 3 : 5, rowHeight = used.length * bar + 5, top = 20;
@@ -366,11 +368,7 @@
     const measured = all.some((g) => g.update);
     $('groups-explained').hidden = !measured;
     if (measured) {
-      for (const [part, [tone, meaning]] of Object.entries(PARTS)) {
-        const key = make('i');
-        key.style.background = `var(--${tone})`;
-        $('groups-legend').append(make('li', {}, key, `${part}: ${meaning}`));
-      }
+      for (const [part, [tone, meaning]] of Object.entries(PARTS)) explain('groups-legend', tone, part, meaning);
     }
     const longest = Math.max(...all.map((g) => g.update ? g.update.seconds : 0));
     const parts = ({ update }) => {
@@ -448,7 +446,9 @@
     if (!answer.ok) throw new Error(`${name}: ${answer.status}`);
     return answer.json();
   }
-  let traffic = { terms: null };  // Who sends what to whom; it changes with the groups' terms only.
+  // The part that says who sends what to whom. It changes with the groups' terms only.
+  const trafficOf = ({ terms, pairs, relays }) => ({ terms: JSON.stringify(terms), pairs, relays });
+  let traffic;
   async function refresh() {
     const begun = performance.now();
     try {
@@ -456,7 +456,7 @@
         let next = await ask('status.json');
         if (JSON.stringify(next.terms) !== traffic.terms) {
           next = await ask('traffic.json');
-          traffic = { terms: JSON.stringify(next.terms), pairs: next.pairs, relays: next.relays };
+          traffic = trafficOf(next);
         }
         render({ ...next, pairs: traffic.pairs, relays: traffic.relays });
         show('live', `Live: as of ${new Date().toLocaleTimeString()}`);
@@ -472,5 +472,8 @@
   window.addEventListener('resize', redraw);
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw);
   render(JSON.parse($('data').textContent));
-  if (data.live) refresh();
+  if (data.live) {
+    traffic = trafficOf(data);
+    refresh();
+  }
 })();
