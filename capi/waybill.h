@@ -1065,7 +1065,8 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_describe(
  * error if such an update runs into its deadline.
  *
  * - WAYBILL_FAILED_PRECONDITION: nothing is shown yet, or the memory is paused.
- * - WAYBILL_UNAVAILABLE: the memory is being written in place; try again after COMMIT.
+ * - WAYBILL_UNAVAILABLE: the memory is being written in place, or an update waits for earlier
+ *   snapshots in order to write it; try again after COMMIT or ABORT.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t
 waybill_worker_snapshot(waybill_worker_t* worker, const char* holder,

@@ -223,7 +223,8 @@ type Snapshot struct {
 // commit waits meanwhile.
 //
 // ErrDataLoss names what differs; ErrFailedPrecondition: nothing is shown, the memory is paused, or the
-// version was published without digests; ErrUnavailable: the memory is being written in place.
+// version was published without digests; ErrUnavailable: the memory is being written in place, or an
+// update waits to write it.
 func (w *Worker) Verify() (uint64, error) {
 	defer runtime.KeepAlive(w)
 	var version C.uint64_t

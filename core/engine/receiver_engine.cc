@@ -167,6 +167,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
   }
 
   void Abort(const UpdateId& update, bool begun) override {
+    shown_.StopWaiting();
     if (!schedule_.Abort(update, begun)) return;
     StopVerifying();
     if (options_.mode == Mode::kInPlace && !begun && !was_dirty_) shown_.SetDirty(false);
@@ -263,6 +264,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
 
   // Ends the current update, drops the plan, and keeps the lanes that work.
   void EndTerm() {
+    shown_.StopWaiting();  // What is committed waits again at the next Retry().
     StopVerifying();
     if (schedule_.EndTerm()) KeepDigests();  // The next plan has another ledger.
     for (SenderLink& source : sources_) {
@@ -402,6 +404,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
       case Kind::kContinue:
         return Offer(command);
       case Kind::kExpire:
+        shown_.StopWaiting();
         return Refuse(command.update, absl::DeadlineExceededError(
                                           absl::StrCat("prepare version ", command.update.version,
                                                        ": ", DescribeBusy(command.buffer))));

@@ -23,6 +23,7 @@ struct ShownState::Snapshot::Shared {
   std::function<void()> released;
   bool anything = false;
   bool dirty = false;
+  bool awaited = false;  // An update waits until no snapshot holds what it writes.
   bool paused = false;
   uint32_t buffer = 0;
   uint64_t version = 0;
@@ -80,6 +81,10 @@ absl::StatusOr<Snapshot> ShownState::Take(absl::string_view holder) {
         absl::StrCat("take a snapshot: the memory is dirty, a version after ", shared_->version,
                      " was being written in place"));
   }
+  if (shared_->awaited) {
+    return absl::UnavailableError(
+        "take a snapshot: an update waits to write the memory, for earlier snapshots to end");
+  }
   if (!shared_->anything) {
     return absl::FailedPreconditionError("take a snapshot: no version is shown yet");
   }
@@ -100,9 +105,18 @@ void ShownState::Show(uint32_t buffer, uint64_t version) {
 bool ShownState::BeginWriting(uint32_t buffer) {
   const std::lock_guard lock(shared_->mutex);
   for (const auto& hold : shared_->holds) {
-    if (hold.buffer == buffer) return false;
+    if (hold.buffer == buffer) {
+      shared_->awaited = true;
+      return false;
+    }
   }
+  shared_->awaited = false;
   return shared_->dirty = true;
+}
+
+void ShownState::StopWaiting() {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->awaited = false;
 }
 
 void ShownState::SetDirty(bool dirty) {

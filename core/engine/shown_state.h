@@ -58,15 +58,19 @@ class ShownState {
   // Takes a snapshot of the shown version. `holder` names the reader in the error of an update that
   // waits too long for the snapshot.
   //
-  // kFailedPrecondition: nothing is shown yet, or the memory is paused or being written in place.
+  // kFailedPrecondition: nothing is shown yet, or the memory is paused. kUnavailable: it is being
+  // written in place, or an update waits to write it.
   absl::StatusOr<Snapshot> Take(absl::string_view holder);
 
   // Makes `version`, which lies in `buffer`, the shown version.
   void Show(uint32_t buffer, uint64_t version);
 
   // Marks the memory as dirty unless a snapshot holds the buffer, and returns whether it did. The
-  // check and the mark are atomic: no snapshot can be taken between them.
+  // check and the mark are atomic: no snapshot can be taken between them. If one holds it, Take()
+  // fails until a later call succeeds, or until StopWaiting(): readers that overlap would otherwise
+  // keep an update out for ever.
   bool BeginWriting(uint32_t buffer);
+  void StopWaiting();
   // Marks the shown memory as dirty or clean. Take() fails while it is dirty. Show() cleans it.
   void SetDirty(bool dirty);
 

@@ -28,6 +28,23 @@ TEST(ShownState, WritingBeginsOnlyWhileNobodyReadsTheBuffer) {
   EXPECT_EQ(state.Take("reader").status().code(), absl::StatusCode::kUnavailable);
 }
 
+TEST(ShownState, NoReaderOvertakesAnUpdateThatWaits) {
+  ShownState state({{}, {}}, [] {});
+  state.Show(0, 7);
+  std::optional<Snapshot> earlier = *state.Take("earlier");
+  ASSERT_FALSE(state.BeginWriting(0));
+  EXPECT_EQ(state.Take("later").status(),
+            absl::UnavailableError("take a snapshot: an update waits to write the memory, for "
+                                   "earlier snapshots to end"));
+  state.StopWaiting();
+  EXPECT_TRUE(state.Take("later").ok());
+  ASSERT_FALSE(state.BeginWriting(0));
+  earlier.reset();
+  ASSERT_TRUE(state.BeginWriting(0));
+  state.Show(0, 8);
+  EXPECT_TRUE(state.Take("later").ok());
+}
+
 // One thread writes a number everywhere whenever it may; the other one reads within snapshots.
 TEST(ShownState, AReaderNeverMeetsAWriter) {
   constexpr uint64_t kWrites = 20'000;

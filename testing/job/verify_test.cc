@@ -36,7 +36,8 @@ void PublishToAll(Job& job, uint64_t version, const PublishOptions& options = {}
   for (const absl::Status& status : job.PublishAll(version, options)) {
     EXPECT_EQ(status.message(), "");
   }
-  ASSERT_TRUE(job.trainer(0)->AwaitOutcome(absl::Seconds(20)).ok());
+  const auto outcome = job.trainer(0)->AwaitOutcome(absl::Seconds(20));
+  ASSERT_TRUE(outcome.ok()) << outcome.status();
 }
 
 class VerifyTest : public testing::TestWithParam<Mode> {};
@@ -142,6 +143,26 @@ TEST_P(VerifyTest, NoCommitComesBetweenWhatIsCompared) {
   reader.join();
   EXPECT_GT(verified, 0u);
   EXPECT_EQ(*job.worker(0)->Verify(), 20u);
+}
+
+TEST_P(VerifyTest, ReadersThatFollowEachOtherWithoutAGapKeepNoUpdateOut) {
+  if (GetParam() == Mode::kShadow) GTEST_SKIP() << "updates are written beside what is read";
+  Job job({.trainers = 1, .workers = 1, .mode = GetParam()});
+  ASSERT_EQ(job.StartController().message(), "");
+  ASSERT_EQ(job.JoinAll().message(), "");
+  PublishToAll(job, 1);
+  std::atomic<bool> over = false;
+  std::thread readers([&] {
+    absl::StatusOr<Snapshot> earlier = absl::UnavailableError("");
+    while (!over) {
+      absl::StatusOr<Snapshot> later = job.worker(0)->TakeSnapshot("test");
+      EXPECT_TRUE(later.ok() || absl::IsUnavailable(later.status())) << later.status();
+      earlier = std::move(later);
+    }
+  });
+  for (uint64_t version = 2; version <= 20; ++version) PublishToAll(job, version);
+  over = true;
+  readers.join();
 }
 
 // A worker whose program pauses and ends while the controller asks what it shows.

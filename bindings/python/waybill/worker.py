@@ -552,8 +552,8 @@ class Worker(Rank):
 
         A thread that reads the tensors in mode "shadow-copy" or "in-place" while updates arrive does so within
         `with worker.reading():`. Otherwise it may read parts of two versions. A commit waits until every reader has left,
-        and a reader waits until the tensors are whole. A reader whose GPU still works has to synchronize with it before it
-        leaves.
+        and a reader waits until the tensors are whole, behind a commit that waits. So a thread that reads must not begin to
+        read again before it has left. A reader whose GPU still works has to synchronize with it before it leaves.
 
         holder   The reader's name, for the error of an update that waits for it.
         timeout  In seconds, to wait until the tensors are whole; None: no limit.
@@ -584,7 +584,7 @@ class Worker(Rank):
         waits meanwhile. Of tensors that an engine casts or repacks after they have come, what came is compared.
 
         Raises DataLoss, which names what differs; FailedPrecondition if nothing is shown yet, if the memory is paused, or if
-        the version was published without digests; and Unavailable if the memory is being written in place.
+        the version was published without digests; and Unavailable if the memory is being written in place, or waits to be.
         """
         self._pump.drain()
         return cast(_waybill.Worker, self._joined()).verify()
@@ -595,7 +595,7 @@ class Worker(Rank):
         holder  The reader's name, for the error of an update that waits for the snapshot.
 
         Raises FailedPrecondition if nothing is shown yet, or if the memory is paused; and Unavailable if it is being
-        written in place.
+        written in place, or waits to be.
         """
         self._pump.drain()
         core = cast(_waybill.Worker, self._joined())

@@ -205,7 +205,8 @@ impl Worker {
     /// Fails with [`Code::DataLoss`](crate::Code::DataLoss), which names what differs;
     /// [`Code::FailedPrecondition`](crate::Code::FailedPrecondition) if nothing is shown, the memory is
     /// paused, or the version was published without digests; and
-    /// [`Code::Unavailable`](crate::Code::Unavailable) while the memory is written in place.
+    /// [`Code::Unavailable`](crate::Code::Unavailable) while the memory is written in place, or an update
+    /// waits to write it.
     pub fn verify(&self) -> Result<u64> {
         let mut version = 0;
         ffi::check(|error| unsafe {
@@ -215,7 +216,7 @@ impl Worker {
     }
 
     /// Holds what is shown. `holder` names the reader, for the error of an update that waits for the
-    /// snapshot.
+    /// snapshot. Fails as [`Worker::verify`] does, but for lack of digests.
     pub fn snapshot(&self, holder: &str) -> Result<Snapshot> {
         let holder = c_text(holder);
         let handle = ffi::make(|out, error| unsafe {
