@@ -14,6 +14,7 @@ namespace {
 std::vector<RankId> SendersOf(const Plan& plan, const std::string& group,
                               const std::string& lender) {
   std::vector<RankId> senders;
+  senders.reserve(plan.holder_count() + (plan.relays() ? plan.receiver_count() : 0));
   for (uint32_t s = 0; s < plan.holder_count(); ++s) {
     senders.push_back(lender.empty() ? RankId{Role::kTrainer, s}
                                      : RankId{Role::kWorker, s, lender});
