@@ -29,7 +29,7 @@ enum class FaultKind : uint8_t {
   kRefuse,           // A worker's user refuses an update before it begins, or cannot use it.
   kVeto,             // Or when it has arrived.
   kSilentUser,       // Or does not answer.
-  kReadLong,         // A reader holds what a worker shows for a while.
+  kReadLong,         // A reader holds what a worker shows for a while, or many one after another.
   kCancelPublish,
   kLeave,    // A rank leaves the job, and comes back as another process.
   kCorrupt,  // A byte of a write changes on its way.

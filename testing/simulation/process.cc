@@ -173,7 +173,7 @@ void Process::Step() {
     if (snapshot_ && now >= snapshot_until_) {
       CheckShown("when a reader ends");
       run_.Note(name(), ": the reader of version ", snapshot_->version(), " ends");
-      snapshot_.reset();
+      EndReader();
     }
   }
   HandleNotices();
@@ -272,12 +272,19 @@ void Process::CancelPublish() {
   HandleNotices();
 }
 
-void Process::TakeSnapshot(absl::Duration time) {
+void Process::TakeSnapshot(absl::Duration time, absl::Duration next) {
   if (!worker_ || snapshot_) return;
   absl::StatusOr<Snapshot> taken = worker_->TakeSnapshot("the simulation");
   if (!taken.ok()) return;
   snapshot_ = *std::move(taken);
   snapshot_until_ = run_.now() + time;
+  next_reader_ = next;
+}
+
+void Process::EndReader() {
+  const std::optional<Snapshot> earlier = std::exchange(snapshot_, std::nullopt);
+  if (leaving_ || next_reader_ == absl::ZeroDuration()) return;
+  TakeSnapshot(next_reader_, next_reader_);
 }
 
 void Process::Leave() {

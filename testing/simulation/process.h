@@ -138,7 +138,9 @@ class Process final : public RankActions {
   const WorkerRank& worker() const { return *worker_; }
   enum class Mood { kAccept, kRefuse, kVeto, kSilent };
   void SetMood(Mood mood) { mood_ = mood; }  // For the next update.
-  void TakeSnapshot(absl::Duration time);
+  // Begins to read what is shown. Another reader begins before the last one ends, again and again
+  // until the worker refuses, unless `next`, the time of each, is zero.
+  void TakeSnapshot(absl::Duration time, absl::Duration next);
   // From now on, until its next stream, it does not say that it has stopped relaying.
   void Mute() { mute_ = true; }
   // Pauses the worker if that can be done now.
@@ -186,6 +188,7 @@ class Process final : public RankActions {
   proto::ControllerMessage Received(proto::ControllerMessage message);
   void Resume();
   void GiveAnswers();
+  void EndReader();
   void GiveWord(uint64_t version);
   // Gives commands that do not fit the state of the rank: they end, and do nothing.
   void TryWhatDoesNotFit();
@@ -239,6 +242,7 @@ class Process final : public RankActions {
   uint64_t last_shown_ = 0;
   std::optional<Snapshot> snapshot_;
   absl::Time snapshot_until_;
+  absl::Duration next_reader_;
   absl::Time paused_until_ = absl::InfiniteFuture();
 };
 
