@@ -44,6 +44,7 @@ absl::StatusOr<RankConfig> ReadRankConfig(const waybill_rank_options_t* given,
   }
   WAYBILL_ASSIGN_OR_RETURN(config.fabric.forced, ParseFabricKind(fabric));
   config.fabric.host = host;
+  config.fabric.rate_limit = read.rate_limit;
   if (!nics.empty()) config.fabric.verbs.nics = absl::StrSplit(nics, ',');
   if (read.gid_index != 0) config.fabric.verbs.gid_index = read.gid_index - 1;
   constexpr uint32_t kLargestTimeout = 31, kLargestClass = 255;

@@ -717,6 +717,9 @@ typedef struct waybill_rank_options { /* From capi/options.toml. */
    * worker gets data that several trainers hold from those in its own rack, as far as the balance
    * of their loads allows. Default: unknown; the rank is then in no rack with any other. */
   const char* rack;
+  /* The most bytes a second that the rank sends over NICs, to leave room for other traffic. What
+   * its own host's ranks get through shared memory does not count. Default: no limit. */
+  uint64_t rate_limit;
 } waybill_rank_options_t;
 #define WAYBILL_RANK_OPTIONS_INIT  \
   {sizeof(waybill_rank_options_t), \
@@ -734,7 +737,8 @@ typedef struct waybill_rank_options { /* From capi/options.toml. */
    0,                              \
    0,                              \
    0,                              \
-   NULL}
+   NULL,                           \
+   0}
 
 /* Stages of an update on a rank: the indices of begin_ns and end_ns in waybill_progress_t. */
 enum {

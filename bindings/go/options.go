@@ -84,6 +84,9 @@ type RankOptions struct {
 	// worker gets data that several trainers hold from those in its own rack, as far as the balance of
 	// their loads allows. Default: unknown; the rank is then in no rack with any other.
 	Rack string
+	// The most bytes a second that the rank sends over NICs, to leave room for other traffic. What its
+	// own host's ranks get through shared memory does not count. Default: no limit.
+	RateLimit uint64
 }
 
 // writeTo sets the fields of the C struct that these options describe.
@@ -101,6 +104,7 @@ func (o *RankOptions) writeTo(c *C.waybill_rank_options_t, a *arguments) {
 	c.ack_timeout = C.uint32_t(o.ACKTimeout)
 	c.traffic_class = C.uint32_t(o.TrafficClass)
 	c.rack = a.text(o.Rack)
+	c.rate_limit = C.uint64_t(o.RateLimit)
 }
 
 // TrainerOptions are the options of a trainer. The zero value of a field selects its default.

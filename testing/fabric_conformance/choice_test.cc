@@ -9,11 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "core/base/steady_now.h"
 #include "core/fabric/choice/choice_fabric.h"
 #include "core/fabric/local/local_fabric.h"
 #include "core/fabric/tcp/tcp_fabric.h"
 #include "core/fabric/verbs/verbs_fabric.h"
 #include "testing/fabric_conformance/conformance.h"
+#include "testing/fabric_conformance/endpoints.h"
 #include "testing/fake_verbs/fake_network.h"
 
 namespace waybill::testing_fabric {
@@ -26,11 +28,24 @@ std::unique_ptr<Fabric> MakeChoice(bool local, bool tcp) {
   return *MakeChoiceFabric(std::move(members), "");
 }
 
+Endpoints::MakeFabric Limited(bool local, uint64_t rate_limit) {
+  return [=](const std::string&) {
+    std::vector<ChoiceMember> members;
+    if (local) members.push_back({.fabric = *MakeLocalFabric(), .within_host = true});
+    members.push_back({.fabric = *MakeTcpFabric()});
+    return *MakeChoiceFabric(std::move(members), "", {.rate_limit = rate_limit});
+  };
+}
+
 const NetworkUnderTest kAll = {"local_and_tcp",
                                []() -> Endpoints::MakeFabric {
                                  return [](const std::string&) { return MakeChoice(true, true); };
                                },
                                absl::Milliseconds(5)};
+// At its limit nothing fails that the contract lets a caller do.
+const NetworkUnderTest kLimited = {"tcp_limited",
+                                   []() -> Endpoints::MakeFabric { return Limited(false, 1); },
+                                   absl::Milliseconds(5)};
 const NetworkUnderTest kForced = {"tcp",
                                   []() -> Endpoints::MakeFabric {
                                     return
@@ -65,8 +80,49 @@ const NetworkUnderTest kVerbs = {
     },
     absl::Milliseconds(5)};
 
-INSTANTIATE_TEST_SUITE_P(Choice, FabricConformance, testing::Values(kAll, kForced, kMixed, kVerbs),
-                         NameOfNetwork);
+TEST(RateLimit, ALaneHasRoomAgainAfterTheTimeOfItsLastPostAndWaitEndsThen) {
+  constexpr uint64_t kRate = 4'000'000, kPost = 200'000;
+  constexpr int kPosts = 5;
+  Endpoints endpoints(Limited(/*local=*/false, kRate));
+  Endpoint& a = endpoints.Join("a");
+  const Lane lane = endpoints.Connect(a, endpoints.Join("b"));
+  const Region from = endpoints.SourceAtA(lane, kPost);
+  const Reached to = endpoints.AllocateAtB(lane, kPost);
+  const absl::Time begin = SteadyNow();
+  for (int i = 0; i < kPosts; ++i) {
+    ASSERT_TRUE(endpoints.PostAndComplete(lane, {{from.id, 0, to.remote, 0, kPost}}));
+    while (!a.fabric().HasRoom(lane.at_a)) a.fabric().Wait(absl::InfiniteFuture());
+  }
+  const absl::Duration least = absl::Seconds(double{kPosts * kPost} / kRate);
+  EXPECT_GE(SteadyNow() - begin, least - absl::Milliseconds(20));  // Pace::kCredit.
+}
+
+TEST(RateLimit, WhatIsNotToWaitIsTakenAtOnce) {
+  Endpoints endpoints(Limited(/*local=*/false, /*rate_limit=*/1));
+  Endpoint& a = endpoints.Join("a");
+  Endpoint& b = endpoints.Join("b");
+  const Lane lane = endpoints.Connect(a, b);
+  const Region from = endpoints.SourceAtA(lane, 4096);
+  const Reached to = endpoints.AllocateAtB(lane, 4096);
+  ASSERT_TRUE(endpoints.PostAndComplete(lane, {{from.id, 0, to.remote, 0, 4096}}));
+  EXPECT_FALSE(a.fabric().HasRoom(lane.at_a));
+  ASSERT_TRUE(a.fabric().Post(lane.at_a, {}, 7, 1).ok());
+  EXPECT_TRUE(
+      endpoints.Until([&] { return b.Count(FabricEvent::Kind::kImmediate, lane.at_b) > 0; }));
+}
+
+TEST(RateLimit, SharedMemoryHasNone) {
+  Endpoints endpoints(Limited(/*local=*/true, /*rate_limit=*/1));
+  Endpoint& a = endpoints.Join("a");
+  const Lane lane = endpoints.Connect(a, endpoints.Join("b"));
+  const Region from = endpoints.SourceAtA(lane, 4096);
+  const Reached to = endpoints.AllocateAtB(lane, 4096);
+  ASSERT_TRUE(endpoints.PostAndComplete(lane, {{from.id, 0, to.remote, 0, 4096}}));
+  EXPECT_TRUE(a.fabric().HasRoom(lane.at_a));
+}
+
+INSTANTIATE_TEST_SUITE_P(Choice, FabricConformance,
+                         testing::Values(kAll, kForced, kLimited, kMixed, kVerbs), NameOfNetwork);
 INSTANTIATE_TEST_SUITE_P(Choice, MappingConformance, testing::Values(kAll), NameOfNetwork);
 
 }  // namespace

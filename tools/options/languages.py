@@ -292,6 +292,8 @@ def flags(structs, place):
             line += f"->delimiter('{flag['delimiter']}')"
         if "among" in flag:
             line += f"->check(CLI::IsMember({{{json.dumps(flag['among'])[1:-1]}}}))"
+        if "size" in flag:
+            line += "->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))"
         if "range" in flag:
             line += "->check(CLI::Range({}, {}))".format(*flag["range"])
         if "group" in flag:

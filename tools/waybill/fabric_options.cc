@@ -48,6 +48,12 @@ void CommandFabricOptions::AddTo(CLI::App& app) {
       ->envname("WAYBILL_TRAFFIC_CLASS")
       ->check(CLI::Range(0, 255))
       ->group("Network options");
+  app.add_option("--rate-limit", rate_limit,
+                 "most bytes a second that the rank sends over NICs, to leave room for other "
+                 "traffic; default: no limit")
+      ->envname("WAYBILL_RATE_LIMIT")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->group("Network options");
   // end generated
 }
 
@@ -59,6 +65,7 @@ absl::StatusOr<std::unique_ptr<Fabric>> CommandFabricOptions::Make(
   if (host.empty()) {
     WAYBILL_ASSIGN_OR_RETURN(options.host, OwnAddressTowardsControllers(controller));
   }
+  options.rate_limit = rate_limit;
   options.verbs.nics = nics;
   if (gid_index >= 0) options.verbs.gid_index = static_cast<uint32_t>(gid_index);
   options.verbs.ack_timeout = static_cast<uint8_t>(ack_timeout);

@@ -21,6 +21,7 @@ struct CommandFabricOptions {
   int gid_index = -1;
   uint32_t ack_timeout = 0;
   uint32_t traffic_class = 0;
+  uint64_t rate_limit = 0;  // In bytes a second; 0: none.
 
   // Adds the options. They default to WAYBILL_FABRIC, WAYBILL_HOST, WAYBILL_NICS and so on.
   void AddTo(CLI::App& app);

@@ -155,6 +155,7 @@ class RankOptions:
         ack_timeout: int,
         traffic_class: int,
         rack: str,
+        rate_limit: int,
     ) -> None: ...
 
 class TrainerOptions:

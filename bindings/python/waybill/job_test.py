@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights that are published arrive, in each mode, and nothing copies them on the way."""
 
+import time
 import tracemalloc
 
 import numpy
@@ -108,6 +109,21 @@ def test_the_manifest_of_a_rank_says_which_rack_its_host_is_in():
         job.join()
         assert trainer.describe()["rack"] == "leaf-1"
         assert worker.describe()["rack"] == "leaf-2"
+
+
+def test_a_trainer_with_a_rate_limit_sends_no_faster():
+    weights = numpy.arange(4 << 20, dtype=numpy.float32)
+    rate, post, credit = 50e6, 4 << 20, 0.02
+    with Job() as job:
+        trainer, worker = job.trainer(fabric="tcp", rate_limit=int(rate)), job.worker(fabric="tcp")
+        trainer.add("w", weights)
+        worker.add("w", shape=weights.shape, dtype="F32")
+        job.join()
+        begin = time.monotonic()
+        trainer.publish(1).committed.wait(PATIENCE)
+        assert time.monotonic() - begin >= (weights.nbytes - post) / rate - credit
+        with worker.snapshot() as snapshot:
+            numpy.testing.assert_array_equal(snapshot["w"], weights)
 
 
 def test_a_fused_buffer_is_filled_from_its_parts_and_padding_is_zero():

@@ -26,7 +26,7 @@ std::unique_ptr<Options<waybill_controller_options_t>> MakeControllerOptions(
 std::unique_ptr<Options<waybill_rank_options_t>> MakeRankOptions(
     std::string controller, std::string job, std::string token, std::string group, uint32_t rank,
     uint32_t world, std::string fabric, std::string host, std::string nics, uint32_t gid_index,
-    uint32_t ack_timeout, uint32_t traffic_class, std::string rack) {
+    uint32_t ack_timeout, uint32_t traffic_class, std::string rack, uint64_t rate_limit) {
   auto made = std::make_unique<Options<waybill_rank_options_t>>();
   made->c = WAYBILL_RANK_OPTIONS_INIT;
   made->c.controller = made->Keep(std::move(controller));
@@ -42,6 +42,7 @@ std::unique_ptr<Options<waybill_rank_options_t>> MakeRankOptions(
   made->c.ack_timeout = ack_timeout;
   made->c.traffic_class = traffic_class;
   made->c.rack = made->Keep(std::move(rack));
+  made->c.rate_limit = rate_limit;
   return made;
 }
 
@@ -91,7 +92,7 @@ void AddOptions(abi3::Module& module) {
             "join_timeout_ns">();
   abi3::Class<Options<waybill_rank_options_t>>(module, "RankOptions")
       .Init<&MakeRankOptions, "controller", "job", "token", "group", "rank", "world", "fabric",
-            "host", "nics", "gid_index", "ack_timeout", "traffic_class", "rack">();
+            "host", "nics", "gid_index", "ack_timeout", "traffic_class", "rack", "rate_limit">();
   abi3::Class<Options<waybill_trainer_options_t>>(module, "TrainerOptions")
       .Init<&MakeTrainerOptions, "stage_threads", "ring_bytes">();
   abi3::Class<Options<waybill_worker_options_t>>(module, "WorkerOptions")

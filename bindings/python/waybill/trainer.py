@@ -169,6 +169,9 @@ class Trainer(Rank):
                    oversubscribed, so a worker gets data that several trainers hold from those in
                    its own rack, as far as the balance of their loads allows. Default: unknown; the
                    rank is then in no rack with any other.
+    rate_limit     The most bytes a second that the rank sends over NICs, to leave room for other
+                   traffic. What its own host's ranks get through shared memory does not count.
+                   Default: no limit.
     stage_threads  How many threads cast and quantise. Default: 1, or 4 if the regions are GPU
                    memory.
     ring_bytes     The largest size of the staging ring. Default: 32 MiB, or 128 MiB if the regions
@@ -194,6 +197,7 @@ class Trainer(Rank):
         ack_timeout: int = 0,
         traffic_class: int = 0,
         rack: str = "",
+        rate_limit: int = 0,
         stage_threads: int = 0,
         ring_bytes: int = 0,
         # end generated
@@ -213,6 +217,7 @@ class Trainer(Rank):
             ack_timeout=ack_timeout,
             traffic_class=traffic_class,
             rack=rack,
+            rate_limit=rate_limit,
             # end generated
         )
         super().__init__(identity, world)

@@ -167,6 +167,9 @@ class Worker(Rank):
                     oversubscribed, so a worker gets data that several trainers hold from those in
                     its own rack, as far as the balance of their loads allows. Default: unknown; the
                     rank is then in no rack with any other.
+    rate_limit      The most bytes a second that the rank sends over NICs, to leave room for other
+                    traffic. What its own host's ranks get through shared memory does not count.
+                    Default: no limit.
     mode            How the worker holds versions. "shadow": Waybill has two buffers, and a commit
                     shows the other one; read it by snapshot(). "shadow-copy": a commit copies into
                     the tensors that were added; read them within `with reading():`. "in-place":
@@ -203,6 +206,7 @@ class Worker(Rank):
         ack_timeout: int = 0,
         traffic_class: int = 0,
         rack: str = "",
+        rate_limit: int = 0,
         mode: str = "shadow",
         ask: Iterable[str] | None = None,
         verify_threads: int = 0,
@@ -225,6 +229,7 @@ class Worker(Rank):
             ack_timeout=ack_timeout,
             traffic_class=traffic_class,
             rack=rack,
+            rate_limit=rate_limit,
             # end generated
         )
         super().__init__(identity, world)

@@ -85,6 +85,9 @@ pub struct RankOptions {
     /// worker gets data that several trainers hold from those in its own rack, as far as the balance of
     /// their loads allows. Default: unknown; the rank is then in no rack with any other.
     pub rack: String,
+    /// The most bytes a second that the rank sends over NICs, to leave room for other traffic. What its
+    /// own host's ranks get through shared memory does not count. Default: no limit.
+    pub rate_limit: u64,
 }
 
 impl RankOptions {
@@ -103,6 +106,7 @@ impl RankOptions {
         c.ack_timeout = self.ack_timeout;
         c.traffic_class = self.traffic_class;
         c.rack = texts.lend(&self.rack);
+        c.rate_limit = self.rate_limit;
     }
 }
 

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/fabric/choice/lane_choice.h"
+#include "core/fabric/choice/pace.h"
 #include "core/fabric/choice/region_set.h"
 #include "core/fabric/choice/tagged_texts.h"
 #include "core/fabric/import_table.h"
@@ -64,6 +65,7 @@ class ChoiceFabric final : public Fabric {
         missing_(std::move(missing)),
         options_(options),
         clock_(options.now),
+        pace_(options.rate_limit),
         regions_(PointersTo(members_)),
         lane_of_way_(members_.size()),
         lanes_carried_(members_.size()) {
@@ -238,7 +240,9 @@ class ChoiceFabric final : public Fabric {
   }
   bool HasRoom(LaneId id) const override {
     const std::optional<Carrier> way = CarrierFor(id);
-    return !way || way->fabric->HasRoom(way->lane);
+    if (!way) return true;
+    if (IsPaced(*way) && !pace_.Allows(options_.now())) return false;
+    return way->fabric->HasRoom(way->lane);
   }
 
   absl::Status LaneStatus(LaneId id) const override {
@@ -272,6 +276,11 @@ class ChoiceFabric final : public Fabric {
     }
     WAYBILL_RETURN_IF_ERROR(way.fabric->Post(way.lane, inner_writes_, immediate, token));
     ++outstanding_posts;
+    if (IsPaced(way)) {
+      uint64_t bytes = 0;
+      for (const Write& write : inner_writes_) bytes += write.size_bytes;
+      pace_.Count(bytes, options_.now());
+    }
     return absl::OkStatus();
   }
 
@@ -294,6 +303,8 @@ class ChoiceFabric final : public Fabric {
   void Wait(absl::Time deadline) override {
     bool sleep = events_.empty();
     for (const ChoiceMember& member : members_) sleep = member.fabric->ArmWait() && sleep;
+    // When the limit lets the next post begin, all lanes have room again.
+    if (pace_.next() > options_.now()) deadline = std::min(deadline, pace_.next());
     if (sleep) poll(waits_.data(), waits_.size(), MillisecondsUntil(deadline));
     waker_.Forget();
   }
@@ -319,6 +330,9 @@ class ChoiceFabric final : public Fabric {
     Fabric* fabric = nullptr;
     LaneId lane = LaneId::kNone;
   };
+  bool IsPaced(const Carrier& way) const {
+    return pace_.is_limited() && !members_[way.member].within_host;
+  }
   // Returns the way that carries a connected lane.
   Carrier CarrierOf(const ChoiceLane& lane) const {
     const size_t member = *lane.choice->chosen();
@@ -488,6 +502,7 @@ class ChoiceFabric final : public Fabric {
   const std::string missing_;
   const ChoiceOptions options_;
   PolledClock clock_;
+  mutable Pace pace_;                       // Notes in HasRoom() that a post waits.
   absl::Time polled_time_ = clock_.Look();  // At the last poll.
   Capabilities capabilities_;
   RegionSet regions_;

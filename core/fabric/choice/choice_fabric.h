@@ -33,6 +33,9 @@ struct ChoiceOptions {
   // others carry such lanes, and for how long since the last failure they do.
   uint32_t most_path_failures = 2;
   absl::Duration avoid_path_for = absl::Minutes(5);
+  // In bytes a second, over all lanes that leave this host; 0: no limit. HasRoom() is false until
+  // the limit lets the next post begin.
+  uint64_t rate_limit = 0;
   std::function<absl::Time()> now = SteadyNow;
 };
 

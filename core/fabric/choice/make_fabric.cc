@@ -49,7 +49,8 @@ absl::StatusOr<std::unique_ptr<Fabric>> MakeFabric(const FabricOptions& options)
     WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric, MakeTcpFabric(tcp));
     members.push_back({.fabric = std::move(fabric)});
   }
-  return MakeChoiceFabric(std::move(members), std::move(missing));
+  return MakeChoiceFabric(std::move(members), std::move(missing),
+                          {.rate_limit = options.rate_limit});
 }
 
 }  // namespace waybill

@@ -24,6 +24,8 @@ struct FabricOptions {
   std::optional<FabricKind> forced;
   // The address by which peers reach this host. Replaces `verbs.host` and `tcp.host`.
   std::string host = "127.0.0.1";
+  // See ChoiceOptions.
+  uint64_t rate_limit = 0;
   VerbsOptions verbs;
   TcpOptions tcp;
 };
