@@ -246,7 +246,7 @@ void World::Strike(const Fault& fault) {
     case FaultKind::kSilentUser:
       return rank->SetMood(Process::Mood::kSilent);
     case FaultKind::kReadLong:
-      return rank->TakeSnapshot(duration, absl::Milliseconds(fault.other % 3 == 0 ? 100 : 0));
+      return rank->TakeSnapshot(duration, absl::Milliseconds(fault.other % 5 == 1 ? 100 : 0));
     case FaultKind::kCancelPublish:
       return rank->CancelPublish();
     case FaultKind::kCorrupt:
