@@ -46,7 +46,12 @@ TYPE = re.compile(
 )
 
 # The time of day steps, and what waits for it ends at once or never. Where it is meant.
-TIME_OF_DAY = ("examples/", "testing/job/time_of_day", "tools/waybill/observe/event_log.cc")
+TIME_OF_DAY = (
+    "examples/",
+    "testing/job/time_of_day",
+    "tools/waybill/observe/event_log.cc",
+    "tools/waybill/observe/span_exporter",
+)
 WALL_CLOCK = re.compile(
     r"\babsl::(Now|GetCurrentTimeNanos|ToChronoTime)\b|\bsystem_clock\b|\bCLOCK_REALTIME\b"
     r"|\bgettimeofday\b|\b(Wait|Await)WithDeadline\b|[^:\w]time\((nullptr|NULL|0)\)"

@@ -25,6 +25,7 @@
 #include "tools/waybill/driven.h"
 #include "tools/waybill/observe/event_log.h"
 #include "tools/waybill/observe/exporter.h"
+#include "tools/waybill/observe/span_exporter.h"
 #include "tools/waybill/observe/update_watch.h"
 #include "tools/waybill/printable.h"
 #include "tools/waybill/relays_names.h"
@@ -40,6 +41,7 @@ struct Options {
   std::string metrics;  // The address to serve metrics on; empty: none.
   bool metrics_by_rank = false;
   LogFormat log = LogFormat::kText;
+  std::string traces;  // The collector that spans are sent to; empty: none.
   bool driven = false;
 
   const std::string& job() const { return controller.coordinator.job; }
@@ -122,12 +124,23 @@ class Served {
   MetricsExporter* const metrics_;
 };
 
+// In one piece, because several processes may share one standard error.
+void Warn(const absl::Status& status) {
+  std::cerr << "waybill: " + Printable(status.message()) + "\n";
+}
+
 // Sees what the controller does. One watch serves all controllers that this process has in turn.
 struct Observation {
   explicit Observation(const Options& options)
-      : log(options.log, options.job(), STDERR_FILENO), watch(&log) {}
+      : log(options.log, options.job(), STDERR_FILENO),
+        spans(options.traces.empty()
+                  ? nullptr
+                  : std::make_unique<SpanExporter>(options.traces, options.job(), Warn)),
+        watch(spans == nullptr ? std::vector<WatchListener*>{&log}
+                               : std::vector<WatchListener*>{&log, spans.get()}) {}
 
   EventLog log;
+  const std::unique_ptr<SpanExporter> spans;  // Null if none are sent.
   UpdateWatch watch;
   std::unique_ptr<MetricsExporter> metrics;  // Null if none are served.
 };
@@ -159,11 +172,6 @@ void SayStandby(const Options& options, const std::string& leader) {
               << ", state in " << options.controller.state << "; "
               << (leader.empty() ? "nobody leads yet" : "the leader is " + leader) << std::endl;
   }
-}
-
-// In one piece, because several processes may share one standard error.
-void Warn(const absl::Status& status) {
-  std::cerr << "waybill: " + Printable(status.message()) + "\n";
 }
 
 // Waits until the candidate leads; returns false if the command has to end before.
@@ -315,6 +323,10 @@ void AddControllerCommand(CLI::App& app, Run& run) {
                                                                    {"json", LogFormat::kJson},
                                                                    {"none", LogFormat::kNone}})
               .description("text, json or none"));
+  command->add_option("--traces", options->traces,
+                      "host and port of an OpenTelemetry collector, as 127.0.0.1:4317, that each "
+                      "update is sent to as a trace, by OTLP over gRPC without TLS (default: none "
+                      "are sent)");
   command->add_flag("--driven", options->driven, "ends with standard input")->group("");
   command->callback([options, &run] { run = [options] { return RunController(*options); }; });
 }

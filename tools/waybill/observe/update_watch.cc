@@ -35,7 +35,8 @@ prometheus::Histogram::BucketBoundaries Seconds() {
 
 }  // namespace
 
-UpdateWatch::UpdateWatch(WatchListener* listener) : listener_(listener), stops_(Seconds()) {
+UpdateWatch::UpdateWatch(std::vector<WatchListener*> listeners)
+    : listeners_(std::move(listeners)), stops_(Seconds()) {
   for (size_t i = 0; i < kPartCount; ++i) durations_.emplace_back(Seconds());
 }
 
@@ -44,7 +45,7 @@ void UpdateWatch::OnJoined(ConnectionId connection, const proto::Join& join) {
   const char* role = join.role() == static_cast<uint32_t>(Role::kTrainer) ? "trainer" : "worker";
   Rank& rank = ranks_[connection];
   rank = {join.any_rank() ? role : absl::StrCat(role, " ", join.rank()), join.group()};
-  if (listener_ != nullptr) listener_->OnRankJoined(rank);
+  for (WatchListener* listener : listeners_) listener->OnRankJoined(rank);
 }
 
 void UpdateWatch::OnReceived(ConnectionId connection, const proto::RankMessage& message,
@@ -55,7 +56,11 @@ void UpdateWatch::OnReceived(ConnectionId connection, const proto::RankMessage& 
       return OnPublish(connection, message.publish().version(), now);
     case proto::RankMessage::kArrived:
       return OnArrived(connection, message.arrived(), now);
+    case proto::RankMessage::kSent:
+      if (message.sent().has_report()) OnReport(connection, message.sent().report());
+      return;
     case proto::RankMessage::kShown:
+      OnReport(connection, message.shown().report());
       return OnShown(connection, message.shown(), now);
     case proto::RankMessage::kFailed:
       return OnFailed(connection, message.failed(), now);
@@ -83,8 +88,8 @@ void UpdateWatch::OnSent(ConnectionId connection, const proto::ControllerMessage
 
 void UpdateWatch::OnClosed(ConnectionId connection, absl::Time now) {
   const std::lock_guard lock(mutex_);
-  if (const auto gone = ranks_.extract(connection); listener_ != nullptr && !gone.empty()) {
-    listener_->OnRankGone(gone.mapped());
+  if (const auto gone = ranks_.extract(connection); !gone.empty()) {
+    for (WatchListener* listener : listeners_) listener->OnRankGone(gone.mapped());
   }
   for (auto entry = updates_.begin(); entry != updates_.end();) {
     const auto next = std::next(entry);
@@ -159,6 +164,12 @@ void UpdateWatch::OnArrived(ConnectionId worker, const proto::Arrived& arrived, 
   Observe(Part::kTransfer, now - update->started);
 }
 
+void UpdateWatch::OnReport(ConnectionId connection, const proto::RankReport& report) {
+  const auto rank = ranks_.find(connection);
+  if (rank == ranks_.end()) return;
+  for (WatchListener* listener : listeners_) listener->OnReported(rank->second, report);
+}
+
 void UpdateWatch::OnCommit(const proto::Commit& commit, absl::Time now) {
   Update* update = Find(commit.round());
   if (update == nullptr || update->committed != absl::InfiniteFuture()) return;
@@ -222,7 +233,7 @@ UpdateWatch::Ended UpdateWatch::Remove(std::map<Key, Update>::iterator entry,
   Ended ended = {.progress = ProgressOf(entry->second, now), .at = now};
   ended.progress.error = error;
   updates_.erase(entry);
-  if (listener_ != nullptr) listener_->OnUpdateEnded(ended.progress);
+  for (WatchListener* listener : listeners_) listener->OnUpdateEnded(ended.progress);
   return ended;
 }
 

@@ -61,8 +61,8 @@ class UpdateWatch final : public ControllerObserver {
     absl::Duration age;    // The time since the update ended; 0 while it runs.
   };
 
-  // The listener outlives the watch; null if nobody listens.
-  explicit UpdateWatch(WatchListener* listener = nullptr);
+  // The listeners outlive the watch.
+  explicit UpdateWatch(std::vector<WatchListener*> listeners = {});
 
   void OnJoined(ConnectionId connection, const proto::Join& join) override;
   void OnReceived(ConnectionId connection, const proto::RankMessage& message,
@@ -116,6 +116,7 @@ class UpdateWatch final : public ControllerObserver {
   void OnPrepare(ConnectionId worker, const proto::Prepare& prepare, absl::Time now);
   void OnStart(const proto::Start& start, absl::Time now);
   void OnArrived(ConnectionId worker, const proto::Arrived& arrived, absl::Time now);
+  void OnReport(ConnectionId connection, const proto::RankReport& report);
   void OnCommit(const proto::Commit& commit, absl::Time now);
   void OnShown(ConnectionId worker, const proto::Shown& shown, absl::Time now);
   void OnFailed(ConnectionId worker, const proto::Failed& failed, absl::Time now);
@@ -124,13 +125,13 @@ class UpdateWatch final : public ControllerObserver {
   static bool LoseWorker(ConnectionId worker, Update& update);
   // Keeps the update as its group's last one.
   void End(std::map<Key, Update>::iterator entry, absl::Time now);
-  // Removes the update and tells the listener.
+  // Removes the update and tells the listeners.
   Ended Remove(std::map<Key, Update>::iterator entry, const std::string& error, absl::Time now);
   static Progress ProgressOf(const Update& update, absl::Time until);
   void Observe(Part part, absl::Duration duration);
 
   mutable std::mutex mutex_;
-  WatchListener* const listener_;
+  const std::vector<WatchListener*> listeners_;
   std::map<ConnectionId, Rank> ranks_;
   std::map<Key, Update> updates_;
   std::map<std::string, Ended> ended_;            // The last update of each group.
@@ -149,6 +150,9 @@ class WatchListener {
   virtual ~WatchListener() = default;
   virtual void OnRankJoined(const UpdateWatch::Rank& rank) = 0;
   virtual void OnRankGone(const UpdateWatch::Rank& rank) = 0;
+  // A rank has said how long its stages of a version took: a trainer when it has sent the version
+  // to all groups, a worker when it shows it.
+  virtual void OnReported(const UpdateWatch::Rank& /*rank*/, const proto::RankReport& /*report*/) {}
   virtual void OnUpdateEnded(const UpdateWatch::Progress& update) = 0;
 };
 

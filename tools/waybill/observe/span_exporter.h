@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Sends the updates of a controller to an OpenTelemetry collector, by OTLP over gRPC.
+#ifndef WAYBILL_TOOLS_WAYBILL_OBSERVE_SPAN_EXPORTER_H_
+#define WAYBILL_TOOLS_WAYBILL_OBSERVE_SPAN_EXPORTER_H_
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "core/protocol/messages.pb.h"
+#include "tools/waybill/observe/update_watch.h"
+
+namespace waybill {
+
+// Each update of a group is a trace. Its root span has a child for each part of the update, and one
+// for each rank that has reported, with a child for each stage on that rank.
+//
+// A rank's clock may differ from the controller's, so the times of its stages count back from when
+// the controller heard of the last one. A trainer reports once it has sent a version to all groups;
+// an update of a group that has ended before lacks it.
+//
+// Sends from a thread of its own, so that a slow collector delays nobody. Thread-safe.
+class SpanExporter final : public WatchListener {
+ public:
+  static constexpr size_t kMostWaiting = 64;  // The most updates that wait to be sent.
+
+  // Called on the exporter's thread when a call fails after one that did not, and with the number
+  // of updates whose spans were lost when a call succeeds again.
+  using Warn = std::function<void(const absl::Status& status)>;
+
+  // `collector`: host and port, as "127.0.0.1:4317". The end of the exporter waits for it for
+  // `patience` at most.
+  SpanExporter(const std::string& collector, std::string job, Warn warn,
+               absl::Duration patience = absl::Seconds(1));
+  ~SpanExporter() override;
+
+  void OnRankJoined(const UpdateWatch::Rank&) override {}
+  void OnRankGone(const UpdateWatch::Rank&) override {}
+  void OnReported(const UpdateWatch::Rank& rank, const proto::RankReport& report) override;
+  void OnUpdateEnded(const UpdateWatch::Progress& update) override;
+
+ private:
+  class Collector;
+
+  // What a rank said of its part in a version.
+  struct Report {
+    UpdateWatch::Rank rank;
+    proto::RankReport report;
+    absl::Time heard;  // By the time of day.
+  };
+  struct Update {
+    UpdateWatch::Progress progress;
+    std::vector<Report> reports;
+    absl::Time ended;  // By the time of day.
+  };
+
+  // Sends what waits until the exporter ends.
+  void Run();
+  void Send(const Update& update);
+
+  const std::string job_;
+  const Warn warn_;
+  const absl::Duration patience_;
+  const std::unique_ptr<Collector> collector_;
+  bool in_trouble_ = false;  // On the thread only.
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<uint64_t, std::vector<Report>> reports_;  // By version.
+  std::deque<Update> waiting_;
+  uint64_t lost_ = 0;  // Updates, since the collector was last heard to take one.
+  bool ends_ = false;
+  bool ended_ = false;
+  std::thread thread_;
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_TOOLS_WAYBILL_OBSERVE_SPAN_EXPORTER_H_
