@@ -1087,7 +1087,7 @@ waybill_worker_snapshot(waybill_worker_t* worker, const char* holder,
  *   others. The next version repairs it.
  * - WAYBILL_FAILED_PRECONDITION: nothing is shown yet, the memory is paused, or the version was
  *   published without digests.
- * - WAYBILL_UNAVAILABLE: the memory is being written in place; try again after COMMIT.
+ * - WAYBILL_UNAVAILABLE: as for waybill_worker_snapshot().
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_verify(waybill_worker_t* worker,
                                                                     uint64_t* out_version,

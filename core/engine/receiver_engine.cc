@@ -264,7 +264,8 @@ class ReceiverEngineImpl final : public ReceiverEngine {
 
   // Ends the current update, drops the plan, and keeps the lanes that work.
   void EndTerm() {
-    shown_.StopWaiting();  // What is committed waits again at the next Retry().
+    // A committed version that has yet to be copied waits again from the next Retry() on.
+    shown_.StopWaiting();
     StopVerifying();
     if (schedule_.EndTerm()) KeepDigests();  // The next plan has another ledger.
     for (SenderLink& source : sources_) {

@@ -70,6 +70,7 @@ class ShownState {
   // fails until a later call succeeds, or until StopWaiting(): readers that overlap would otherwise
   // keep an update out for ever.
   bool BeginWriting(uint32_t buffer);
+  // Lets snapshots be taken again: no update waits any more.
   void StopWaiting();
   // Marks the shown memory as dirty or clean. Take() fails while it is dirty. Show() cleans it.
   void SetDirty(bool dirty);

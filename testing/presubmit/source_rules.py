@@ -50,7 +50,7 @@ TIME_OF_DAY = (
     "examples/",
     "testing/job/time_of_day",
     "tools/waybill/observe/event_log.cc",
-    "tools/waybill/observe/span_exporter",
+    "tools/waybill/observe/span_exporter.cc",
 )
 WALL_CLOCK = re.compile(
     r"\babsl::(Now|GetCurrentTimeNanos|ToChronoTime)\b|\bsystem_clock\b|\bCLOCK_REALTIME\b"

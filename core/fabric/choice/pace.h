@@ -14,9 +14,9 @@ namespace waybill::choice {
 // In any time T it sends at most rate * (T + kCredit) bytes, and one post more. Not thread-safe.
 class Pace {
  public:
-  // What is not sent because the progress thread wakes late is made up for, up to this time. A busy
-  // host's threads wake some milliseconds late; without credit each post would lose these. A pause
-  // in which nothing waited gives no credit.
+  // The most lateness that later posts make up for. On a busy host the progress thread wakes some
+  // milliseconds late, and each post would lose this time. A pause in which no post waited is not
+  // made up for.
   static constexpr absl::Duration kCredit = absl::Milliseconds(20);
 
   // 0: without limit.
@@ -25,12 +25,12 @@ class Pace {
   bool is_limited() const { return rate_ > 0; }
   // Returns when the next post may begin.
   absl::Time next() const { return next_; }
-  // Returns whether it may begin now. If not, it waits.
+  // Returns true if the next post may begin now. Otherwise notes that it waits.
   bool Allows(absl::Time now) {
     waits_ = waits_ || now < next_;
     return now >= next_;
   }
-  // A post has begun.
+  // Counts a post that has begun.
   void Count(uint64_t bytes, absl::Time now) {
     if (!is_limited()) return;
     const absl::Time begin = std::max(next_, waits_ ? now - kCredit : now);

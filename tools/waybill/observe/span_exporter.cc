@@ -80,15 +80,12 @@ class Trace {
 
 class SpanExporter::Collector {
  public:
-  explicit Collector(const std::string& address)
-      : address_(address), random_(RandomBits().value_or(std::random_device()())) {
+  explicit Collector(const std::string& address) : address_(address) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // As for the control channel.
     stub_ = otlp::TraceService::NewStub(
         grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
   }
-
-  std::mt19937_64* random() { return &random_; }
 
   absl::Status Export(const otlp::ExportTraceServiceRequest& request) {
     grpc::ClientContext context;
@@ -116,7 +113,6 @@ class SpanExporter::Collector {
 
  private:
   const std::string address_;
-  std::mt19937_64 random_;
   std::unique_ptr<otlp::TraceService::Stub> stub_;
   std::mutex mutex_;
   bool cancelled_ = false;
@@ -129,6 +125,7 @@ SpanExporter::SpanExporter(const std::string& collector, std::string job, Warn w
       warn_(std::move(warn)),
       patience_(patience),
       collector_(std::make_unique<Collector>(collector)),
+      random_(RandomBits().value_or(std::random_device()())),
       thread_([this] { Run(); }) {}
 
 SpanExporter::~SpanExporter() {
@@ -193,7 +190,7 @@ void SpanExporter::Send(const Update& update) {
   otlp::ScopeSpans* scope = resource->add_scope_spans();
   scope->mutable_scope()->set_name("waybill");
   scope->mutable_scope()->set_version(kVersion);
-  Trace trace(collector_->random(), scope);
+  Trace trace(&random_, scope);
 
   const absl::Time begin = update.ended - progress.total;
   otlp::Span* root = trace.AddSpan(nullptr, "update", begin, update.ended);

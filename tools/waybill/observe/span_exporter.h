@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -45,15 +46,13 @@ class SpanExporter final : public WatchListener {
                absl::Duration patience = absl::Seconds(1));
   ~SpanExporter() override;
 
-  void OnRankJoined(const UpdateWatch::Rank&) override {}
-  void OnRankGone(const UpdateWatch::Rank&) override {}
   void OnReported(const UpdateWatch::Rank& rank, const proto::RankReport& report) override;
   void OnUpdateEnded(const UpdateWatch::Progress& update) override;
 
  private:
   class Collector;
 
-  // What a rank said of its part in a version.
+  // A rank's report of its part in a version.
   struct Report {
     UpdateWatch::Rank rank;
     proto::RankReport report;
@@ -73,7 +72,8 @@ class SpanExporter final : public WatchListener {
   const Warn warn_;
   const absl::Duration patience_;
   const std::unique_ptr<Collector> collector_;
-  bool in_trouble_ = false;  // On the thread only.
+  std::mt19937_64 random_;   // Makes the spans' ids. On the thread only, like the next.
+  bool in_trouble_ = false;  // The last call failed.
 
   std::mutex mutex_;
   std::condition_variable changed_;

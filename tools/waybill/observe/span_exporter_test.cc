@@ -32,10 +32,9 @@ using ::testing::UnorderedElementsAre;
 // Keeps the traces that it gets, or refuses them.
 class Collector final : public otlp::TraceService::Service {
  public:
-  explicit Collector(int port = 0) {
+  Collector() {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), grpc::InsecureServerCredentials(),
-                             &port_);
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }

@@ -148,10 +148,10 @@ class UpdateWatch final : public ControllerObserver {
 class WatchListener {
  public:
   virtual ~WatchListener() = default;
-  virtual void OnRankJoined(const UpdateWatch::Rank& rank) = 0;
-  virtual void OnRankGone(const UpdateWatch::Rank& rank) = 0;
-  // A rank has said how long its stages of a version took: a trainer when it has sent the version
-  // to all groups, a worker when it shows it.
+  virtual void OnRankJoined(const UpdateWatch::Rank& /*rank*/) {}
+  virtual void OnRankGone(const UpdateWatch::Rank& /*rank*/) {}
+  // Gets a rank's stages of a version: a trainer's when it has sent the version to all groups, a
+  // worker's when it shows the version.
   virtual void OnReported(const UpdateWatch::Rank& /*rank*/, const proto::RankReport& /*report*/) {}
   virtual void OnUpdateEnded(const UpdateWatch::Progress& update) = 0;
 };
