@@ -78,15 +78,23 @@ void Coordinator::ContinueRound(Group& group, absl::Time now) {
   const Rest rest = *std::exchange(group.rest, std::nullopt);
   const uint64_t version = rest.continued.version;
   const Publication& publication = *publications_.Find(version);
-  group.round = std::make_unique<UpdateRound>(
-      NextUpdate(group, version), MembersOfRound(group, version), publication.digests_off,
-      publication.deadline, group.term.plan(), IfLanesDie::kAbort, &group);
+  RoundMembers members = MembersOfRound(group, version);
+  for (uint32_t t = 0; t < members.senders.size(); ++t) {
+    const RankId& trainer = members.senders[t];
+    const auto publish = publication.publishes.find(t);
+    const bool published = publish != publication.publishes.end() &&
+                           group.round->HasPublished(trainer, publish->second.attempt);
+    // Another one has let the version go, or its rank has been taken over by another process.
+    const bool takes_part = published ? rest.holders.contains(t) : group.round->IsAwaited(trainer);
+    if (!takes_part) members.absent.insert(t);
+  }
+  group.round = std::make_unique<UpdateRound>(NextUpdate(group, version), std::move(members),
+                                              publication.digests_off, publication.deadline,
+                                              group.term.plan(), IfLanesDie::kAbort, &group);
   if (publication.waits_for_word()) group.round->HoldCommit();
   group.round->Begin(/*catch_up=*/false, &rest.continued, now);
   for (const auto& [trainer, publish] : publication.publishes) {
-    if (rest.holders.contains(trainer)) {
-      group.round->OnPublish({Role::kTrainer, trainer}, publish.attempt, publish.deadline);
-    }
+    group.round->OnPublish({Role::kTrainer, trainer}, publish.attempt, publish.deadline);
   }
 }
 

@@ -2035,8 +2035,37 @@ TEST_F(RestTest, WhoTakesTheRankOfOneThatHeldTheVersionHoldsNothing) {
   }
   Tell(12, [&](auto& m) { m.mutable_publish()->set_version(5); });
   for (const uint32_t w : {0u, 1u}) Ready(w);
-  EXPECT_EQ(Last(12, Kind::kStart)->start().targets_size(), 0);
+  EXPECT_EQ(Count(12, Kind::kStart), 0);
   EXPECT_EQ(Last(kTrainer[1], Kind::kStart)->start().targets_size(), 1);
+}
+
+TEST_F(ReplicasTest, ATrainerThatHasYetToPublishIsAwaitedInTheRestToo) {
+  Establish();
+  Publish(0, 5);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  const proto::Round first_round = round();
+  Tell(kTrainer[1], [&](auto& m) {
+    m.mutable_lane_failed()->set_epoch(epoch_);
+    m.mutable_lane_failed()->set_peer(1);
+    *m.mutable_lane_failed()->mutable_error() = EncodeError(absl::UnavailableError("torn"));
+  });
+  Tell(kTrainer[0], [&](auto& m) {
+    *m.mutable_kept()->mutable_round() = first_round;
+    m.mutable_kept()->set_kept(true);
+  });
+  Arrived(0);
+  Tell(kWorker[1], [&](auto& m) {
+    *m.mutable_lacking()->mutable_round() = first_round;
+    m.mutable_lacking()->add_senders(1);
+  });
+  OfferIn("all");
+  ConnectIn("all");
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  EXPECT_EQ(Last(kTrainer[0], Kind::kStart)->start().targets(0).worker(), 1u);
+  for (const uint32_t w : {0u, 1u}) Arrived(w);
+  EXPECT_TRUE(recorded_.empty());
+  Publish(1, 5);
+  EXPECT_EQ(recorded_.size(), 1u);
 }
 
 TEST_F(RestTest, ATrainerThatComesBackMeanwhileBringsNothing) {
@@ -2385,6 +2414,43 @@ TEST_F(ReplicaTest, ThatDifferAreNamedAndNoWorkerShowsTheVersion) {
   for (const uint32_t w : {0u, 1u}) Ready(w);
   for (const uint32_t w : {0u, 1u}) Arrived(w);
   EXPECT_EQ(recorded_.size(), 1u);
+}
+
+// Trainer 1 sends nothing to group a, whose worker has received everything of version 5.
+class IdleReplicaTest : public ReplicaTest {
+ protected:
+  void SetUp() override {
+    EstablishGroupA();
+    PublishSampled(0, 77);
+    Ready(0);
+    ASSERT_EQ(Last(kTrainer[0], Kind::kStart)->start().targets_size(), 1);
+    Arrived(0);
+    EXPECT_TRUE(recorded_.empty());
+  }
+};
+
+TEST_F(IdleReplicaTest, ThatIsEqualLetsTheGroupShowTheVersion) {
+  PublishSampled(1, 77);
+  EXPECT_EQ(Last(kTrainer[1], Kind::kStart)->start().targets_size(), 0);
+  EXPECT_EQ(recorded_.size(), 1u);
+}
+
+TEST_F(IdleReplicaTest, ThatDiffersIsFoundBeforeTheGroupShowsTheVersion) {
+  PublishSampled(1, 78);
+  EXPECT_EQ(Error(kWorker[0], Kind::kAbort), differ_);
+  EXPECT_EQ(Error(kTrainer[1], Kind::kPublishRefused), differ_);
+  EXPECT_TRUE(recorded_.empty());
+}
+
+TEST_F(IdleReplicaTest, ThatDiesIsNotAwaited) {
+  Gone(kTrainer[1]);
+  EXPECT_EQ(recorded_.size(), 1u);
+}
+
+TEST_F(IdleReplicaTest, ThatDoesNotPublishIsNamedAtTheDeadline) {
+  Pass(absl::Minutes(1));
+  EXPECT_EQ(Error(kWorker[0], Kind::kAbort),
+            "version 5: the deadline is over, waiting for publish() by trainer 1");
 }
 
 TEST_F(ReplicaTest, ThatDifferAreRefusedBeforeAnyGroupIsWhole) {

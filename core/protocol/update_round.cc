@@ -84,7 +84,7 @@ bool UpdateRound::IsAwaited(const RankId& sender) const {
 
 bool UpdateRound::HasPublished(const RankId& sender, uint64_t attempt) const {
   const Sender* found = Find(sender);
-  return found != nullptr && found->published && found->attempt == attempt;
+  return found != nullptr && found->published && !found->gone && found->attempt == attempt;
 }
 
 void UpdateRound::OnPublish(const RankId& sender, uint64_t attempt, absl::Time deadline) {
@@ -94,6 +94,7 @@ void UpdateRound::OnPublish(const RankId& sender, uint64_t attempt, absl::Time d
   found->attempt = attempt;
   deadline_ = std::min(deadline_, deadline);
   StartReadySenders();
+  RecordIfAllPublished();
 }
 
 void UpdateRound::OnReady(uint32_t worker, const proto::Ready& ready) {
@@ -157,15 +158,21 @@ void UpdateRound::OnArrived(uint32_t worker) {
   received_.insert(worker);
   state_ = State::kArrived;
   if (held_) return actions_->TellArrived();
-  Record();
+  RecordIfAllPublished();
 }
 
 void UpdateRound::Decide() {
   held_ = false;
-  if (state_ == State::kArrived) Record();
+  RecordIfAllPublished();
 }
 
-void UpdateRound::Record() {
+// Also waits for trainers that send nothing to this group: only when they publish is it known
+// whether they hold the same bytes.
+void UpdateRound::RecordIfAllPublished() {
+  if (state_ != State::kArrived || held_) return;
+  const bool all = std::all_of(senders_.begin(), senders_.end(),
+                               [](const Sender& s) { return s.published || s.gone; });
+  if (!all) return;
   state_ = State::kRecording;
   actions_->Record();
 }
@@ -358,7 +365,10 @@ void UpdateRound::OnSenderGone(const RankId& id, const absl::Status& status) {
     if (all_gone) Abort(status);
     return;
   }
-  if (!HasToSend(*sender)) return PlanRestIfKnown();
+  if (!HasToSend(*sender)) {
+    PlanRestIfKnown();
+    return RecordIfAllPublished();
+  }
   if (all_gone || if_lanes_die_ == IfLanesDie::kAbort) return Abort(status);
   const uint32_t number = NumberOf(*sender);
   for (const uint32_t worker : sender->workers) LoseLane(number, worker, status);
@@ -448,7 +458,7 @@ std::string UpdateRound::DescribeWaiting() const {
         " (its data, or its program's answer to ARRIVED)");
   }
   if (state_ == State::kContinued) add("lanes for ", "what is lacking");
-  if (state_ == State::kArrived) add("commit() or abort() by ", "a trainer");
+  if (waits_for_word()) add("commit() or abort() by ", "a trainer");
   if (state_ == State::kRecording) add("the record of ", "the decision");
   if (state_ == State::kDecided) {
     add("SHOWN of worker ", ListWithout(workers_, shown_),

@@ -124,7 +124,7 @@ class UpdateRound {
   // Returns true while the round is neither decided nor aborted.
   bool undecided() const { return Abortable() || state_ == State::kRecording; }
   // Returns true while the round waits for Decide() with the whole version received.
-  bool waits_for_word() const { return state_ == State::kArrived; }
+  bool waits_for_word() const { return state_ == State::kArrived && held_; }
   // Returns true once every worker has received the whole version, if the round waits for Decide().
   bool received() const { return held_ && received_ == workers_; }
   // Returns true if every worker has shown the version, and showed equal bytes before.
@@ -134,7 +134,7 @@ class UpdateRound {
   absl::Time deadline() const;
   // Returns true if the rank sends in this round, is not lost and has not published yet.
   bool IsAwaited(const RankId& sender) const;
-  // Returns true if the rank has published with that attempt.
+  // Returns true if the rank has published with that attempt, and is not lost.
   bool HasPublished(const RankId& sender, uint64_t attempt) const;
   // Returns the workers that were told to relay and have not reported that they stopped.
   std::set<uint32_t> RelaysThatRun() const;
@@ -146,7 +146,8 @@ class UpdateRound {
  private:
   // In kRecording the round cannot be aborted: the decision may be on disk already. In kContinued
   // everything has arrived except the routes of dead lanes, which another round is about to bring.
-  // In kArrived everything has arrived, and the round waits for Decide().
+  // In kArrived everything has arrived, and the round waits for trainers that have yet to publish,
+  // or for Decide().
   enum class State {
     kPreparing,
     kMoving,
@@ -187,7 +188,7 @@ class UpdateRound {
   uint32_t NumberOf(const Sender& sender) const {
     return static_cast<uint32_t>(&sender - senders_.data());
   }
-  void Record();
+  void RecordIfAllPublished();
   void LoseLane(uint32_t sender, uint32_t worker, const absl::Status& why);
   void TellLost(const std::set<uint32_t>& senders, uint32_t worker);
   void AskToKeep();

@@ -108,7 +108,6 @@ Job DrawJob(uint64_t seed, std::mt19937_64& random) {
   job.required = below(3) == 0;
   job.held = below(2) == 0;
   job.varied = IsVaried(seed);
-  job.replicas_differ = IsOfReplicas(seed) && job.replicas > 1;
   if (!job.varied) return job;
   std::mt19937_64 rare(seed ^ 0x94D049BB133111EBu);
   job.quantised = rare() % 3 == 0;

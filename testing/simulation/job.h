@@ -38,7 +38,6 @@ struct Job {
   bool quantised = false;    // Workers hold the tensor quantised, by blocks that trainers share.
   bool any_rank = false;     // The controller numbers ranks that hold the same.
   uint32_t controllers = 1;  // The number of addresses of the controller.
-  bool replicas_differ = false;  // A trainer publishes one version unlike its replica.
 
   const Group& GroupNamed(const std::string& name) const;
   // All ranks: the trainers, then the workers by group.

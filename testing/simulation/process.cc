@@ -15,9 +15,6 @@ constexpr absl::Duration kMargin = absl::Seconds(1);
 constexpr std::byte kGarbage{0xEE};
 constexpr uint64_t kSimulatedChunkBytes = 4 << 10;
 
-// Returns the version whose bytes a replica that differs takes for those of `version`.
-uint64_t TakenInPlaceOf(uint64_t version) { return version + 1; }
-
 // Half of the trainers stage everything and announce nothing, and half of them the other way round.
 SenderEngineOptions SendingOf(uint32_t rank) {
   return {.ring_bytes = 8 << 10,
@@ -212,13 +209,9 @@ void Process::ExcuseUntil(absl::Time time) {
 
 void Process::Publish(uint64_t version, absl::Duration timeout) {
   const bool waits = version % 5 == 0;
-  // A replica that waits has not said what it has.
-  const bool later = waits && disagreement_ == Disagreement::kOtherBytes;
-  const Disagreement how =
-      later ? Disagreement::kNone : std::exchange(disagreement_, Disagreement::kNone);
+  const Disagreement how = std::exchange(disagreement_, Disagreement::kNone);
   if (how == Disagreement::kNextVersion) ++version;
-  const bool other = how == Disagreement::kOtherBytes;
-  const auto bytes = job_.BytesOf(id_, other ? TakenInPlaceOf(version) : version);
+  const auto bytes = job_.BytesOf(id_, how == Disagreement::kOtherBytes ? version + 1 : version);
   std::copy(bytes[0].begin(), bytes[0].end(), memory_[0].begin());
   if (how == Disagreement::kNotANumber) memory_[0][0] = memory_[0][1] = std::byte{0xFF};
   if (how != Disagreement::kNone) run_.Note(name(), " publishes unlike others");
@@ -332,21 +325,15 @@ void Process::CheckGrowth() {
 
 // What is shown, and what a reader holds, is every byte of its version.
 void Process::CheckShown(absl::string_view when) {
-  const auto holds = [&](const Snapshot& held, uint64_t version) {
-    const auto expected = job_.BytesOf(id_, version);
+  const auto check = [&](const Snapshot& held, absl::string_view what) {
+    const auto expected = job_.BytesOf(id_, held.version());
+    bool whole = true;
     for (uint32_t r = 0; r < expected.size(); ++r) {
       const auto bytes = held.region(r);
-      if (!std::equal(bytes.begin(), bytes.end(), expected[r].begin(), expected[r].end())) {
-        return false;
-      }
+      whole =
+          whole && std::equal(bytes.begin(), bytes.end(), expected[r].begin(), expected[r].end());
     }
-    return true;
-  };
-  const auto check = [&](const Snapshot& held, absl::string_view what) {
-    if (holds(held, held.version())) return;
-    // One trainer may have sent everything to this group before its replica published the version:
-    // then nobody could tell that they differ, and the group shows what that trainer has.
-    if (job_.replicas_differ && holds(held, TakenInPlaceOf(held.version()))) return;
+    if (whole) return;
     run_.Violate(absl::StrCat("whole: ", name(), ": what ", what, " of version ", held.version(),
                               " is not its bytes, ", when));
   };
