@@ -608,8 +608,9 @@ typedef struct waybill_controller_options { /* From capi/options.toml. */
   const char* listen;
   /* The name of the job, which all its ranks give. Default: "waybill". */
   const char* job;
-  /* The job's secret, of 16 bytes at least. It is never sent. Required beyond loopback. Default: a
-   * secret that the processes of this user share on this host. */
+  /* The job's secret, of 16 bytes at least, or the key of a controller, or the file of either as
+   * @FILE. It is never sent. Required beyond loopback. Default: a secret that the processes of this
+   * user share on this host. */
   const char* token;
   /* The file that keeps decisions. Default: none; they are lost with this process. */
   const char* state;
@@ -681,8 +682,9 @@ typedef struct waybill_rank_options { /* From capi/options.toml. */
   const char* controller;
   /* The name of the job. Default: "waybill". */
   const char* job;
-  /* The job's secret, as the controller has it. It is never sent. Default: the one that the
-   * processes of this user share on this host. */
+  /* The job's secret, or a key that it has issued, or the file of either as @FILE, which is read at
+   * each connection. It is never sent. Default: the one that the processes of this user share on
+   * this host. */
   const char* token;
   /* The name of a worker's group, whose workers switch versions together. Trainers have none.
    * Default: "all". */

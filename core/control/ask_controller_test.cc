@@ -27,7 +27,7 @@ class BusyController : public proto::Controller::Service {
  public:
   explicit BusyController(const std::string& first_error) : first_error_(first_error) {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", *ServerCredentials(kToken), &port_);
+    builder.AddListeningPort("127.0.0.1:0", ServerIdentity::Of(kToken)->credentials(), &port_);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }

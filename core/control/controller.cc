@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 #include <utility>
@@ -25,6 +26,8 @@
 #include "core/control/doorkeeper.h"
 #include "core/control/grpc_deadline.h"
 #include "core/control/keepalive.h"
+#include "core/control/revoked_keys.h"
+#include "core/control/rights.h"
 #include "core/control/task_thread.h"
 #include "core/control/verify_inquiry.h"
 #include "core/net/tcp_socket.h"
@@ -107,11 +110,13 @@ class Server final : public Controller,
                      public proto::Controller::CallbackService,
                      private CoordinatorActions {
  public:
-  Server(const ControllerOptions& options, std::unique_ptr<DecisionStore> store)
+  Server(const ControllerOptions& options, std::unique_ptr<DecisionStore> store,
+         RevokedKeys revoked)
       : options_(options),
         store_(std::move(store)),
         coordinator_(Complete(options.coordinator, store_ != nullptr),
-                     store_ == nullptr ? std::vector<Decision>{} : store_->decisions(), this) {}
+                     store_ == nullptr ? std::vector<Decision>{} : store_->decisions(), this),
+        revoked_(std::move(revoked)) {}
 
   ~Server() override {
     if (doorkeeper_ != nullptr) doorkeeper_->Stop();  // Running calls still use it.
@@ -132,8 +137,8 @@ class Server final : public Controller,
   }
 
   absl::Status Listen(const std::string& address) {
-    WAYBILL_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ServerCredentials> credentials,
-                             ServerCredentials(options_.token));
+    WAYBILL_ASSIGN_OR_RETURN(identity_, ServerIdentity::Of(options_.token));
+    WAYBILL_RETURN_IF_ERROR(CheckJob(identity_->rights(), options_.coordinator.job));
     // A stranger takes two descriptors. At least half of all descriptors are left for ranks.
     const size_t files = net::RaiseLimitOfOpenFiles();
     absl::StatusOr<std::unique_ptr<Doorkeeper>> doorkeeper = Doorkeeper::Listen(
@@ -146,7 +151,8 @@ class Server final : public Controller,
     grpc::ServerBuilder builder;
     std::unique_ptr<Doorkeeper::Acceptor> acceptor =
         builder.experimental().AddExternalConnectionAcceptor(
-            grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
+            grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+            identity_->credentials());
     builder.AddChannelArgument(
         GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
         static_cast<int>(absl::ToInt64Milliseconds(options_.stranger_timeout)));
@@ -184,7 +190,7 @@ class Server final : public Controller,
     const ConnectionId id = ++last_connection_;
     // Its own until OnDone().
     auto* connection = std::make_unique<Connection>(this, id, context).release();
-    connections_[id] = {connection};
+    connections_.emplace(id, Open{.connection = connection, .peer = PeerOf(*context)});
     if (strangers_.size() >= options_.most_strangers) {
       CloseLocked(id);
     } else {
@@ -199,7 +205,9 @@ class Server final : public Controller,
                                 proto::Answer* answer) noexcept override {
     doorkeeper_->OnProved(context->peer());
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    if (absl::Status status = Answer(*question, reactor, *answer); !status.ok()) {
+    absl::Status status = MayAsk(*context, *question);
+    if (status.ok()) status = Answer(*question, reactor, *answer);
+    if (!status.ok()) {
       *answer->mutable_error() = EncodeError(status);
       reactor->Finish(grpc::Status::OK);
     }
@@ -212,6 +220,10 @@ class Server final : public Controller,
     const std::lock_guard lock(mutex_);
     for (const proto::RankMessage& message : messages) {
       if (!IsOpen(id)) break;
+      if (absl::Status status = MayJoin(id, message); !status.ok()) {
+        Dismiss(id, status);
+        break;
+      }
       const bool was_admitted = coordinator_.IsAdmitted(id);
       if (options_.observer != nullptr && was_admitted) {
         options_.observer->OnReceived(id, message, SteadyNow());
@@ -250,6 +262,7 @@ class Server final : public Controller,
  private:
   struct Open {
     Connection* connection = nullptr;
+    absl::StatusOr<CertificateInfo> peer;
     absl::Time cancel_at = absl::InfiniteFuture();  // Set when the stream is being closed.
   };
 
@@ -262,6 +275,46 @@ class Server final : public Controller,
   bool IsOpen(ConnectionId id) const {
     const auto found = connections_.find(id);
     return found != connections_.end() && found->second.cancel_at == absl::InfiniteFuture();
+  }
+
+  // Describes the peer's certificate, unless it is revoked.
+  absl::StatusOr<CertificateInfo> PeerOf(const grpc::ServerContextBase& context) const {
+    WAYBILL_ASSIGN_OR_RETURN(CertificateInfo peer, identity_->Peer(*context.auth_context()));
+    WAYBILL_RETURN_IF_ERROR(revoked_.Check(peer));
+    return peer;
+  }
+
+  absl::Status MayAsk(const grpc::ServerContextBase& context,
+                      const proto::Question& question) const {
+    const std::lock_guard lock(mutex_);
+    WAYBILL_ASSIGN_OR_RETURN(const CertificateInfo peer, PeerOf(context));
+    return CheckQuestion(peer.rights, options_.coordinator.job, question);
+  }
+
+  // Returns OK for a message that is no join.
+  absl::Status MayJoin(ConnectionId id, const proto::RankMessage& message) const {
+    if (!message.has_join()) return absl::OkStatus();
+    WAYBILL_ASSIGN_OR_RETURN(const CertificateInfo peer, connections_.at(id).peer);
+    return CheckJoin(peer.rights, options_.coordinator.job, message.join());
+  }
+
+  void Dismiss(ConnectionId id, const absl::Status& why) {
+    proto::ControllerMessage message;
+    *message.mutable_dismissal()->mutable_error() = EncodeError(why);
+    Send(id, std::move(message));
+    coordinator_.OnGone(id, SteadyNow());
+    CloseLocked(id);
+  }
+
+  void DismissRevoked() {
+    std::vector<std::pair<ConnectionId, absl::Status>> revoked;
+    for (const auto& [id, open] : connections_) {
+      if (!open.peer.ok()) continue;
+      if (absl::Status status = revoked_.Check(*open.peer); !status.ok()) {
+        revoked.emplace_back(id, std::move(status));
+      }
+    }
+    for (const auto& [id, status] : revoked) Dismiss(id, status);
   }
 
   // Finishes the reactor, now or later, unless it fails.
@@ -364,8 +417,8 @@ class Server final : public Controller,
   }
 
   absl::Time NextDeadline() const {
-    absl::Time next = std::min(
-        {coordinator_.next_deadline(), inquiry_.next_deadline(), SteadyNow() + absl::Hours(1)});
+    absl::Time next = std::min({coordinator_.next_deadline(), inquiry_.next_deadline(),
+                                revoked_.next_deadline(), SteadyNow() + absl::Hours(1)});
     for (const auto& [id, deadline] : strangers_) next = std::min(next, deadline);
     for (const auto& [id, open] : connections_) next = std::min(next, open.cancel_at);
     return next;
@@ -386,6 +439,7 @@ class Server final : public Controller,
       const absl::Time now = SteadyNow();
       coordinator_.OnTime(now);
       inquiry_.OnTime(now);
+      if (revoked_.OnTime(now)) DismissRevoked();
       std::vector<ConnectionId> late;
       for (const auto& [id, deadline] : strangers_) {
         if (now >= deadline) late.push_back(id);
@@ -406,6 +460,7 @@ class Server final : public Controller,
   std::unique_ptr<DecisionStore> store_;  // Used on the thread of records_.
   Coordinator coordinator_;
   VerifyInquiry inquiry_;
+  RevokedKeys revoked_;
   bool takes_inquiries_ = true;
   // Starts at a random number, so that an answer to an earlier controller's request is not taken
   // for an answer to this one's.
@@ -421,6 +476,7 @@ class Server final : public Controller,
   std::thread clock_;
   absl::Time clock_wakes_ = absl::InfinitePast();
   net::HostPort address_;
+  std::optional<ServerIdentity> identity_;  // Set by Listen().
   std::unique_ptr<Doorkeeper> doorkeeper_;
   std::unique_ptr<grpc::Server> server_;
 };
@@ -476,7 +532,8 @@ absl::StatusOr<std::unique_ptr<Controller>> Controller::Start(const ControllerOp
 absl::StatusOr<std::unique_ptr<Controller>> Controller::Start(
     const ControllerOptions& options, std::unique_ptr<DecisionStore> store) {
   WAYBILL_RETURN_IF_ERROR(CheckListen(options));
-  auto server = std::make_unique<Server>(options, std::move(store));
+  WAYBILL_ASSIGN_OR_RETURN(RevokedKeys revoked, RevokedKeys::Read(options.revoked, SteadyNow()));
+  auto server = std::make_unique<Server>(options, std::move(store), std::move(revoked));
   WAYBILL_RETURN_IF_ERROR(server->Listen(options.listen));
   return server;
 }

@@ -37,8 +37,11 @@ struct ControllerOptions {
   CoordinatorOptions coordinator;
   // Address and port; port 0 takes a free one. Beyond loopback a token is required.
   std::string listen = "127.0.0.1:7070";
-  // The job's secret. Both ends of a connection prove to each other that they know it.
+  // The job's secret, or a controller's key (identity.h). Both ends of a connection prove to each
+  // other that they know the secret, or that it has issued their keys.
   std::string token;
+  // A file of keys that are served no more (revoked_keys.h). If empty, all are served.
+  std::string revoked;
   // The file in which decisions are recorded. If empty, decisions are lost when the process ends.
   std::string state;
   // The time after which a connection without a proof of the token, or a stream that has not
@@ -56,7 +59,9 @@ struct ControllerOptions {
 class Controller {
  public:
   // kUnavailable: the address cannot be bound, or another controller uses the state file;
-  // kInvalidArgument: an address beyond loopback without a token, or a state that is not a file.
+  // kInvalidArgument: an address beyond loopback without a token, a state that is not a file, or a
+  // file of revoked keys that cannot be read; kUnauthenticated, kPermissionDenied: the token is not
+  // valid, or no controller's.
   static absl::StatusOr<std::unique_ptr<Controller>> Start(const ControllerOptions& options);
   // Records decisions in `store` instead of the file options.state.
   static absl::StatusOr<std::unique_ptr<Controller>> Start(const ControllerOptions& options,

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/base/new_file.h"
@@ -29,6 +30,8 @@ namespace {
 constexpr absl::string_view kRemedy =
     "; set WAYBILL_TOKEN to the same secret for all processes of the job (`openssl rand -hex 16` "
     "makes one)";
+
+constexpr size_t kMostTokenBytes = 64 << 10;  // Of a file.
 
 absl::Status Refusal(const std::string& path, absl::string_view why) {
   return absl::UnauthenticatedError(
@@ -78,6 +81,30 @@ absl::StatusOr<std::string> UsersToken() {
   return std::string(text, static_cast<size_t>(size));
 }
 
+// A file that is mounted from a store of secrets may be a link that others can read as well.
+absl::StatusOr<std::string> ReadTokenFile(const std::string& path) {
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text(kMostTokenBytes + 1, '\0');
+  const ssize_t size = fd.valid() ? read(fd.get(), text.data(), text.size()) : -1;
+  if (size < 0) {
+    return absl::UnauthenticatedError(
+        absl::StrCat("the token's file ", path, " cannot be read: ", std::strerror(errno)));
+  }
+  if (static_cast<size_t>(size) > kMostTokenBytes) {
+    return absl::UnauthenticatedError(
+        absl::StrCat("the token's file ", path, " has more than ", kMostTokenBytes, " bytes"));
+  }
+  text.resize(static_cast<size_t>(size));
+  return std::string(absl::StripTrailingAsciiWhitespace(text));
+}
+
+absl::StatusOr<std::string> CheckLength(const std::string& token) {
+  // Anybody who reaches the controller's port can test guesses offline, at the speed of a computer.
+  if (token.size() >= kLeastTokenBytes) return token;
+  return absl::UnauthenticatedError(absl::StrCat("the token has ", token.size(), " bytes, and ",
+                                                 kLeastTokenBytes, " are the least", kRemedy));
+}
+
 }  // namespace
 
 std::string StateFolder() {
@@ -97,10 +124,13 @@ std::string StateFolder() {
 
 absl::StatusOr<std::string> JobToken(const std::string& given) {
   if (given.empty()) return UsersToken();
-  // Anybody who reaches the controller's port can test guesses offline, at the speed of a computer.
-  if (given.size() >= kLeastTokenBytes) return given;
-  return absl::UnauthenticatedError(absl::StrCat("the token has ", given.size(), " bytes, and ",
-                                                 kLeastTokenBytes, " are the least", kRemedy));
+  if (given[0] == '@') {
+    const std::string path = given.substr(1);
+    WAYBILL_ASSIGN_OR_RETURN(const std::string text, ReadTokenFile(path));
+    absl::StatusOr<std::string> token = CheckLength(text);
+    return token.ok() ? token : While(path, token.status());
+  }
+  return CheckLength(given);
 }
 
 }  // namespace waybill

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The job's secret.
+// Tokens: the job's secret, or a key that it has issued (identity.h).
 #ifndef WAYBILL_CORE_CONTROL_JOB_TOKEN_H_
 #define WAYBILL_CORE_CONTROL_JOB_TOKEN_H_
 
@@ -17,10 +17,10 @@ constexpr size_t kLeastTokenBytes = 16;
 // home directory if $HOME is not set. Empty if the user has no home directory.
 std::string StateFolder();
 
-// Returns `given`, or if it is empty, the user's own token, from the file "token" in StateFolder(),
-// which only its owner can read. The first process that needs the file creates it.
-// kUnauthenticated: `given` is shorter than kLeastTokenBytes, or the file cannot be created or
-// trusted.
+// Returns `given`; or if that is "@PATH", what the file holds, without white space at its end; or
+// if it is empty, the user's own secret, from the file "token" in StateFolder(), which only its
+// owner can read. The first process that needs that file creates it. kUnauthenticated: the token is
+// shorter than kLeastTokenBytes, or a file cannot be read, created or trusted.
 absl::StatusOr<std::string> JobToken(const std::string& given);
 
 }  // namespace waybill

@@ -35,12 +35,14 @@ class Server final : public Standby, private grpc::CallbackGenericService {
   }
 
   absl::Status Listen(const std::string& address, const std::string& token) {
-    WAYBILL_ASSIGN_OR_RETURN(const auto credentials, ServerCredentials(token));
+    WAYBILL_ASSIGN_OR_RETURN(const ServerIdentity identity, ServerIdentity::Of(token));
+    WAYBILL_RETURN_IF_ERROR(CheckJob(identity.rights(), job_));
     WAYBILL_ASSIGN_OR_RETURN(doorkeeper_, Doorkeeper::Listen(address, {}));
     grpc::ServerBuilder builder;
     std::unique_ptr<Doorkeeper::Acceptor> acceptor =
         builder.experimental().AddExternalConnectionAcceptor(
-            grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
+            grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+            identity.credentials());
     builder.RegisterCallbackGenericService(this);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return absl::InternalError("gRPC starts no server");

@@ -145,10 +145,10 @@ class Streams final : public BareStreams, private proto::Controller::CallbackSer
   }
 
   absl::Status Connect() {
-    WAYBILL_ASSIGN_OR_RETURN(const auto credentials, ServerCredentials(kToken));
+    WAYBILL_ASSIGN_OR_RETURN(const ServerIdentity identity, ServerIdentity::Of(kToken));
     int port = 0;
     grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", credentials, &port);
+    builder.AddListeningPort("127.0.0.1:0", identity.credentials(), &port);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) return absl::UnavailableError("gRPC starts no server");

@@ -48,7 +48,10 @@ TYPE = re.compile(
 # The time of day steps, and what waits for it ends at once or never. Where it is meant.
 TIME_OF_DAY = (
     "examples/",
+    "core/control/credentials",
+    "core/control/identity_test.cc",
     "testing/job/time_of_day",
+    "tools/waybill/keys_command.cc",
     "tools/waybill/observe/event_log.cc",
     "tools/waybill/observe/span_exporter.cc",
 )

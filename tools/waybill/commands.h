@@ -23,6 +23,7 @@ void AddSimulateCommand(CLI::App& app, Run& run);
 void AddStatusCommand(CLI::App& app, Run& run);
 void AddVerifyCommand(CLI::App& app, Run& run);
 void AddRemoveGroupCommand(CLI::App& app, Run& run);
+void AddKeysCommand(CLI::App& app, Run& run);
 void AddDoctorCommand(CLI::App& app, Run& run);
 
 }  // namespace waybill

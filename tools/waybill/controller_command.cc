@@ -301,6 +301,9 @@ void AddControllerCommand(CLI::App& app, Run& run) {
       "--state", options->controller.state,
       "file for the decisions to commit (default: in the user's state folder), or "
       "etcd://HOST:PORT[,HOST:PORT...] for several controllers, of which one leads");
+  command->add_option("--revoked", options->controller.revoked,
+                      "file with the serials of keys that are served no more, one a line "
+                      "(`waybill keys show` prints a key's); it is read again when it changes");
   command->add_option("--metrics", options->metrics,
                       "numeric address and port to serve a live page of the job on, as "
                       "http://ADDRESS/, and metrics "

@@ -33,6 +33,7 @@ int Main(int argc, char** argv) {
   waybill::AddStatusCommand(app, run);
   waybill::AddVerifyCommand(app, run);
   waybill::AddRemoveGroupCommand(app, run);
+  waybill::AddKeysCommand(app, run);
   waybill::AddDoctorCommand(app, run);
   if (argc == 1) {
     std::cout << app.help();

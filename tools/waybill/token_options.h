@@ -9,8 +9,8 @@
 
 namespace waybill {
 
-// Adds --token-file. `token` gets the file's content, or WAYBILL_TOKEN, or stays empty, which
-// stands for the user's own token (core/control/job_token.h).
+// Adds --token-file. `token` becomes what JobToken() takes (core/control/job_token.h): "@" and the
+// file, or WAYBILL_TOKEN, or it stays empty, which stands for the user's own secret.
 void AddTokenOptions(CLI::App& app, std::string& token);
 
 }  // namespace waybill

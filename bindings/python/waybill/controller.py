@@ -18,9 +18,9 @@ class Controller:
     listen        The address and port to listen on; port 0 takes a free port. Default:
                   "127.0.0.1:7070".
     job           The name of the job, which all its ranks give. Default: "waybill".
-    token         The job's secret, of 16 bytes at least. It is never sent. Required beyond
-                  loopback. Default: WAYBILL_TOKEN, or a secret that the processes of this user
-                  share on this host.
+    token         The job's secret, of 16 bytes at least, or the key of a controller, or the file of
+                  either as @FILE. It is never sent. Required beyond loopback. Default:
+                  WAYBILL_TOKEN, or a secret that the processes of this user share on this host.
     state         The file that keeps decisions. Default: none; they are lost with this process.
     require       The groups that must be whole before a version is published. A group is whole when
                   every worker has joined and every lane works. A publish skips any other group that

@@ -145,8 +145,9 @@ class Trainer(Rank):
                    separated by commas. The rank finds the one that leads. Default:
                    "127.0.0.1:7070".
     job            The name of the job. Default: "waybill".
-    token          The job's secret, as the controller has it. It is never sent. Default:
-                   WAYBILL_TOKEN, or the one that the processes of this user share on this host.
+    token          The job's secret, or a key that it has issued, or the file of either as @FILE,
+                   which is read at each connection. It is never sent. Default: WAYBILL_TOKEN, or
+                   the one that the processes of this user share on this host.
     rank           The index of this rank, from 0 to world - 1; workers count within their group.
                    Default: RANK, as torchrun sets it, or 0 in a world of 1, or one that the
                    controller chooses (the property `rank` says which).
