@@ -30,7 +30,12 @@ constexpr absl::string_view kScheme = "etcd://";
 
 class Client final : public Etcd {
  public:
-  explicit Client(const std::vector<std::string>& endpoints) {
+  Client(const std::vector<std::string>& endpoints, const std::optional<Identity>& identity) {
+    const std::shared_ptr<grpc::ChannelCredentials> credentials =
+        !identity ? grpc::InsecureChannelCredentials()
+                  : grpc::SslCredentials({.pem_root_certs = identity->authorities,
+                                          .pem_private_key = identity->private_key,
+                                          .pem_cert_chain = identity->certificates});
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // As for the control channel.
     // Reconnect quickly when etcd is back. By default gRPC would wait for up to two minutes.
@@ -42,8 +47,8 @@ class Client final : public Etcd {
     arguments.SetMaxReceiveMessageSize(-1);  // All decisions come in one answer.
     arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
     for (const std::string& address : endpoints) {
-      endpoints_.push_back({address, KV::NewStub(grpc::CreateCustomChannel(
-                                         address, grpc::InsecureChannelCredentials(), arguments))});
+      endpoints_.push_back(
+          {address, KV::NewStub(grpc::CreateCustomChannel(address, credentials, arguments))});
     }
   }
 
@@ -103,8 +108,9 @@ absl::StatusOr<std::vector<std::string>> ParseEtcdAddress(absl::string_view stat
   return endpoints;
 }
 
-std::unique_ptr<Etcd> Etcd::Connect(const std::vector<std::string>& endpoints) {
-  return std::make_unique<Client>(endpoints);
+std::unique_ptr<Etcd> Etcd::Connect(const std::vector<std::string>& endpoints,
+                                    const std::optional<Identity>& identity) {
+  return std::make_unique<Client>(endpoints, identity);
 }
 
 RangeRequest ReadPrefix(const std::string& prefix) {

@@ -5,6 +5,7 @@
 #define WAYBILL_CORE_CONTROL_ETCD_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/control/etcd.pb.h"
+#include "core/control/identity.h"
 
 namespace waybill {
 
@@ -26,9 +28,12 @@ absl::StatusOr<std::vector<std::string>> ParseEtcdAddress(absl::string_view stat
 // Thread-safe. Tests replace it by an implementation that loses requests and answers.
 class Etcd {
  public:
-  // Connects in the background, and again whenever the connection breaks. The connection is not
-  // encrypted.
-  static std::unique_ptr<Etcd> Connect(const std::vector<std::string>& endpoints);
+  // Connects in the background, and again whenever the connection breaks. With `identity`, by TLS:
+  // etcd proves that one of its authorities has certified the endpoint's name, and is shown its
+  // certificate, if there is one. etcd can take that certificate's common name for a user's.
+  // Without it, nothing is encrypted.
+  static std::unique_ptr<Etcd> Connect(const std::vector<std::string>& endpoints,
+                                       const std::optional<Identity>& identity = std::nullopt);
   virtual ~Etcd() = default;
 
   // Each call asks one endpoint, and gives up after kEtcdCallTimeout. After a failure the next call

@@ -241,24 +241,11 @@ absl::Status CheckTimes(const CertificateInfo& info, absl::Time now) {
 }
 
 absl::StatusOr<Identity> IdentityOfKey(const std::string& text) {
-  const Key key = PrivateKeyIn(text);
-  const std::vector<Certificate> certificates = CertificatesIn(text);
-  Identity identity;
-  for (const Certificate& certificate : certificates) {
-    const bool own = certificate == certificates.front();
-    const bool trusted =
-        !own && X509_check_issued(certificate.get(), certificate.get()) == X509_V_OK;
-    absl::StrAppend(trusted ? &identity.authorities : &identity.certificates,
-                    TextOf(certificate.get()));
-  }
-  if (key == nullptr || certificates.empty() || identity.authorities.empty() ||
-      X509_check_private_key(certificates.front().get(), key.get()) != 1) {
-    return absl::UnauthenticatedError(
-        "the token is a PEM text, but not a key: it has to hold a private key that is not "
-        "encrypted, its certificate, and then the certificate of the authority that issued it");
-  }
-  identity.private_key = TextOf(key.get());
-  return identity;
+  absl::StatusOr<Identity> identity = ReadPem(text);
+  if (identity.ok() && !identity->private_key.empty()) return identity;
+  return absl::UnauthenticatedError(
+      "the token is a PEM text, but not a key: it has to hold a private key that is not encrypted, "
+      "its certificate, and then the certificate of the authority that issued it");
 }
 
 absl::Status CheckRequest(const KeyRequest& request) {
@@ -282,6 +269,28 @@ absl::StatusOr<Identity> Read(const std::string& token) {
 }
 
 }  // namespace
+
+absl::StatusOr<Identity> ReadPem(absl::string_view text) {
+  const Key key = PrivateKeyIn(text);
+  const std::vector<Certificate> certificates = CertificatesIn(text);
+  Identity identity;
+  for (const Certificate& certificate : certificates) {
+    const bool own = key != nullptr && certificate == certificates.front();
+    const bool trusted =
+        !own && X509_check_issued(certificate.get(), certificate.get()) == X509_V_OK;
+    absl::StrAppend(trusted ? &identity.authorities : &identity.certificates,
+                    TextOf(certificate.get()));
+  }
+  const bool proves = key != nullptr && !certificates.empty() &&
+                      X509_check_private_key(certificates.front().get(), key.get()) == 1;
+  if (identity.authorities.empty() || proves == identity.certificates.empty()) {
+    return absl::InvalidArgumentError(
+        "the PEM text has to hold the certificate of an authority, and if it holds other ones, the "
+        "first of them has to be that of its private key, which must not be encrypted");
+  }
+  if (proves) identity.private_key = TextOf(key.get());
+  return identity;
+}
 
 absl::StatusOr<Identity> IdentityOf(const std::string& token, absl::Time now) {
   WAYBILL_ASSIGN_OR_RETURN(Identity identity, Read(token));

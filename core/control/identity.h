@@ -25,11 +25,15 @@ struct Identity {
   std::string authorities;
 };
 
-// Returns the identity of a token, which JobToken() reads: a secret, or a key. A key is a PEM text
-// of a private key, its certificate, and the certificates of the authorities; those that another
-// one has issued are presented, and those that have issued themselves are trusted.
-// kUnauthenticated: JobToken() failed, the text is not a key, or the key is not valid at `now`;
-// kInternal: OpenSSL failed.
+// Reads a PEM text of a private key, its certificate, and the certificates of authorities. Those of
+// them that another one has issued are presented, and those that have issued themselves are
+// trusted. Without a private key there are only the latter. kInvalidArgument: it is not such a
+// text.
+absl::StatusOr<Identity> ReadPem(absl::string_view text);
+
+// Returns the identity of a token, which JobToken() reads: a secret, or a key, which is a text as
+// ReadPem() takes it, with a private key. kUnauthenticated: JobToken() failed, the text is not a
+// key, or the key is not valid at `now`; kInternal: OpenSSL failed.
 absl::StatusOr<Identity> IdentityOf(const std::string& token, absl::Time now);
 
 // A key that is to be issued.

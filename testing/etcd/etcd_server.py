@@ -24,17 +24,21 @@ def free_ports(count):
 
 
 class EtcdServer:
-    """Listens on a free port and keeps its data in `folder`, until it is closed."""
+    """Listens on a free port and keeps its data in `folder`, until it is closed.
 
-    def __init__(self, folder):
+    With `tls`, options of etcd for it, clients are served by TLS only.
+    """
+
+    def __init__(self, folder, tls=()):
+        scheme = "https" if tls else "http"
         self.address, peer = (f"127.0.0.1:{port}" for port in free_ports(2))
         self._command = [
             "etcd", "--data-dir", str(folder),
-            "--listen-client-urls", f"http://{self.address}",
-            "--advertise-client-urls", f"http://{self.address}",
+            "--listen-client-urls", f"{scheme}://{self.address}",
+            "--advertise-client-urls", f"{scheme}://{self.address}",
             "--listen-peer-urls", f"http://{peer}",
             "--initial-advertise-peer-urls", f"http://{peer}",
-            "--initial-cluster", f"default=http://{peer}",
+            "--initial-cluster", f"default=http://{peer}", *tls,
         ]  # fmt: skip
         self.start()
 

@@ -3,10 +3,15 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstring>
+#include <fstream>
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +23,7 @@
 #include "core/control/controller.h"
 #include "core/control/etcd.h"
 #include "core/control/etcd_store.h"
+#include "core/control/identity.h"
 #include "core/control/job_token.h"
 #include "core/control/standby.h"
 #include "core/protocol/timeouts.h"
@@ -40,6 +46,7 @@ struct Options {
   std::vector<std::string> required_groups;
   std::string metrics;  // The address to serve metrics on; empty: none.
   bool metrics_by_rank = false;
+  std::string etcd_key;  // The file by which etcd is reached with TLS; empty: without.
   LogFormat log = LogFormat::kText;
   std::string traces;  // The collector that spans are sent to; empty: none.
   bool driven = false;
@@ -222,6 +229,20 @@ absl::Status Lead(const Options& options, const Ending& ending, const std::share
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::optional<Identity>> ReadEtcdKey(const std::string& path) {
+  if (path.empty()) return std::nullopt;
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--etcd-key ", path, ": ", std::strerror(errno)));
+  }
+  absl::StatusOr<Identity> identity = ReadPem(text.str());
+  if (!identity.ok()) return While(absl::StrCat("--etcd-key ", path), identity.status());
+  return *std::move(identity);
+}
+
 // Is a standby and a leader in turn, until the command has to end.
 absl::Status RunAsOneOfSeveral(const Options& options, const Ending& ending,
                                Observation& observation) {
@@ -234,7 +255,8 @@ absl::Status RunAsOneOfSeveral(const Options& options, const Ending& ending,
         "controllers before these listen"));
   }
   if (observation.metrics != nullptr) SayMetrics(options, *observation.metrics);
-  const std::shared_ptr<Etcd> etcd = Etcd::Connect(endpoints);
+  WAYBILL_ASSIGN_OR_RETURN(const std::optional<Identity> identity, ReadEtcdKey(options.etcd_key));
+  const std::shared_ptr<Etcd> etcd = Etcd::Connect(endpoints, identity);
   for (;;) {
     const Candidate candidate(etcd, options.job(), options.controller.listen);
     if (!AwaitLeadership(options, ending, candidate)) return absl::OkStatus();
@@ -301,6 +323,11 @@ void AddControllerCommand(CLI::App& app, Run& run) {
       "--state", options->controller.state,
       "file for the decisions to commit (default: in the user's state folder), or "
       "etcd://HOST:PORT[,HOST:PORT...] for several controllers, of which one leads");
+  command->add_option(
+      "--etcd-key", options->etcd_key,
+      "PEM file for TLS to etcd: the certificate of the authority that etcd's is "
+      "from, after a private key and its certificate if etcd asks for one (default: "
+      "nothing is encrypted)");
   command->add_option("--revoked", options->controller.revoked,
                       "file with the serials of keys that are served no more, one a line "
                       "(`waybill keys show` prints a key's); it is read again when it changes");
