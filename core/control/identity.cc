@@ -141,18 +141,10 @@ std::string TextOf(absl::Time time) {
   return absl::FormatTime("%Y-%m-%d %H:%M UTC", time, absl::UTCTimeZone());
 }
 
-std::string IssuerOf(X509* certificate) {
-  const Bio bio(BIO_new(BIO_s_mem()));
-  if (bio == nullptr ||
-      X509_NAME_print_ex(bio.get(), X509_get_issuer_name(certificate), 0, XN_FLAG_RFC2253) < 0) {
-    return "";
-  }
-  char* data = nullptr;
-  const long size = BIO_get_mem_data(bio.get(), &data);
-  return std::string(data, static_cast<size_t>(size));
-}
-
 // --- PEM ---
+
+// By default OpenSSL asks for the password of an encrypted key on the terminal.
+int NoPassword(char*, int, int, void*) { return -1; }
 
 Bio Reader(absl::string_view text) {
   return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
@@ -165,6 +157,13 @@ std::string Written(const Write& write) {
   char* data = nullptr;
   const long size = BIO_get_mem_data(bio.get(), &data);
   return std::string(data, static_cast<size_t>(size));
+}
+
+std::string IssuerOf(X509* certificate) {
+  return Written([&](BIO* bio) {
+    const X509_NAME* const issuer = X509_get_issuer_name(certificate);
+    return X509_NAME_print_ex(bio, issuer, /*indent=*/0, XN_FLAG_RFC2253) >= 0 ? 1 : 0;
+  });
 }
 
 std::string TextOf(X509* certificate) {
@@ -180,17 +179,14 @@ std::string TextOf(EVP_PKEY* key) {
 std::vector<Certificate> CertificatesIn(absl::string_view text) {
   std::vector<Certificate> certificates;
   const Bio bio = Reader(text);
-  // A key that is encrypted is not asked for on the terminal.
-  const auto no_password = [](char*, int, int, void*) { return -1; };
-  while (X509* found = PEM_read_bio_X509(bio.get(), nullptr, no_password, nullptr)) {
+  while (X509* found = PEM_read_bio_X509(bio.get(), nullptr, NoPassword, nullptr)) {
     certificates.emplace_back(found);
   }
   return certificates;
 }
 
 Key PrivateKeyIn(absl::string_view text) {
-  const auto no_password = [](char*, int, int, void*) { return -1; };
-  return Key(PEM_read_bio_PrivateKey(Reader(text).get(), nullptr, no_password, nullptr));
+  return Key(PEM_read_bio_PrivateKey(Reader(text).get(), nullptr, NoPassword, nullptr));
 }
 
 // --- identities ---

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "core/base/rank_id.h"
 #include "core/base/status.h"
 
@@ -62,6 +63,18 @@ std::optional<std::string> Decode(absl::string_view encoded) {
   }
   if (text.empty() || Encode(text) != encoded) return std::nullopt;
   return text;
+}
+
+std::optional<Rights> RightsIn(absl::string_view uri) {
+  if (!absl::ConsumePrefix(&uri, kScheme)) return std::nullopt;
+  const std::vector<absl::string_view> parts = absl::StrSplit(uri, '/');
+  const std::optional<KeyRole> role = parts.size() < 2 ? std::nullopt : RoleNamed(parts[1]);
+  if (!role || role == KeyRole::kAuthority) return std::nullopt;
+  const bool worker = role == KeyRole::kWorker;
+  if (parts.size() != (worker ? 3 : 2)) return std::nullopt;
+  const std::optional<std::string> job = Decode(parts[0]), group = Decode(parts.back());
+  if (!job || !group) return std::nullopt;
+  return Rights{.role = *role, .job = *job, .group = worker ? *group : ""};
 }
 
 absl::Status Refuse(const Rights& rights, absl::string_view what, absl::string_view who) {
@@ -134,22 +147,11 @@ std::string ToUri(const Rights& rights) {
 }
 
 absl::StatusOr<Rights> ParseUri(absl::string_view uri) {
-  const absl::Status wrong = absl::InvalidArgumentError(
+  if (const std::optional<Rights> rights = RightsIn(uri)) return *rights;
+  return absl::InvalidArgumentError(
       absl::StrCat("\"", absl::CEscape(uri),
                    "\" names no rights; waybill://JOB/controller, trainer, observer or operator, "
                    "and waybill://JOB/worker/GROUP do"));
-  if (!absl::StartsWith(uri, kScheme)) return wrong;
-  const std::vector<absl::string_view> parts = absl::StrSplit(uri.substr(kScheme.size()), '/');
-  if (parts.size() < 2) return wrong;
-  const std::optional<std::string> job = Decode(parts[0]);
-  const std::optional<KeyRole> role = RoleNamed(parts[1]);
-  if (!job || !role || role == KeyRole::kAuthority) return wrong;
-  Rights rights{.role = *role, .job = *job};
-  if (*role != KeyRole::kWorker) return parts.size() == 2 ? absl::StatusOr<Rights>(rights) : wrong;
-  const std::optional<std::string> group = parts.size() == 3 ? Decode(parts[2]) : std::nullopt;
-  if (!group) return wrong;
-  rights.group = *group;
-  return rights;
 }
 
 absl::Status CheckJob(const Rights& rights, const std::string& job) {
