@@ -17,9 +17,6 @@
 namespace waybill {
 namespace {
 
-// The name of every controller (identity.cc).
-constexpr char kName[] = "waybill";
-
 // Silences gRPC's own log, which repeats for each attempt what our errors say once.
 void SilenceGrpc() {
   if (std::getenv("GRPC_VERBOSITY") != nullptr) return;
@@ -60,7 +57,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& ad
                                                            const std::string& token,
                                                            grpc::ChannelArguments arguments) {
   WAYBILL_ASSIGN_OR_RETURN(const Identity own, OwnIdentity(token));
-  arguments.SetSslTargetNameOverride(kName);
+  arguments.SetSslTargetNameOverride(kControllerName);
   // Ignore http_proxy: the hosts of a job reach each other directly.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(address,

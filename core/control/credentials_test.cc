@@ -218,7 +218,7 @@ TEST(ControlChannel, WithAWorkersKeyOneJoinsItsGroupAndReadsTheTensorsAndNothing
   context.set_deadline(ToGrpcDeadline(SteadyNow() + kPatience));
   proto::Answer answer;
   ASSERT_TRUE(proto::Controller::NewStub(*channel)->Ask(&context, tensors, &answer).ok());
-  EXPECT_EQ(answer.error().message(), "every trainer");  // Is waited for.
+  EXPECT_EQ(answer.error().message(), "every trainer");  // The controller waits for them.
   const JoiningRank worker(*controller, key, Role::kWorker, "a");
   AwaitRanks(*controller, 1);
 }
@@ -305,7 +305,7 @@ TEST(ControlChannel, AnExpiredKeyIsRefusedByTheControllerToo) {
   // On a host whose clock is late.
   const Identity late = IdentityOf(expired, now - absl::Minutes(90)).value();
   grpc::ChannelArguments arguments;
-  arguments.SetSslTargetNameOverride("waybill");
+  arguments.SetSslTargetNameOverride(kControllerName);
   const auto stub = proto::Controller::NewStub(
       grpc::CreateCustomChannel(controller->address(),
                                 grpc::SslCredentials({.pem_root_certs = late.authorities,

@@ -40,9 +40,6 @@ using Number = std::unique_ptr<BIGNUM, Freed<BN_free>>;
 using Text = std::unique_ptr<char, Freed<FreeText>>;
 using Bio = std::unique_ptr<BIO, Freed<BIO_free>>;
 
-// The host name of every controller. It is constant, because only the key proves an identity. A
-// rank's certificate does not have it, so a rank cannot be taken for a controller.
-constexpr char kName[] = "waybill";
 constexpr size_t kKeyBytes = 32;  // Ed25519: RFC 8032, section 5.1.5.
 
 absl::Status OpenSslFailed() {
@@ -89,7 +86,7 @@ std::string NameOfAuthority(EVP_PKEY* key) {
   if (EVP_PKEY_get_raw_public_key(key, bytes.data(), &size) != 1) return "";
   constexpr size_t kShown = 8;
   const absl::string_view shown(reinterpret_cast<const char*>(bytes.data()), kShown);
-  return absl::StrCat(kName, " ", absl::BytesToHexString(shown));
+  return absl::StrCat(kControllerName, " ", absl::BytesToHexString(shown));
 }
 
 // Returns the same bytes for each owner of the key: Ed25519's signatures are deterministic.
@@ -97,37 +94,41 @@ Certificate CertifyAuthority(EVP_PKEY* key) {
   Certificate certificate(X509_new());
   if (certificate == nullptr) return nullptr;
   X509* const made = certificate.get();
-  const bool done = SetName(made, NameOfAuthority(key)) &&
-                    ASN1_INTEGER_set(X509_get_serialNumber(made), 1) == 1 &&
-                    // It does not expire. To revoke a secret, give the job another one.
-                    ASN1_TIME_set_string_X509(X509_getm_notBefore(made), "19700101000000Z") == 1 &&
-                    ASN1_TIME_set_string_X509(X509_getm_notAfter(made), "99991231235959Z") == 1 &&
-                    X509_set_issuer_name(made, X509_get_subject_name(made)) == 1 &&
-                    X509_set_pubkey(made, key) == 1 &&
-                    Extend(made, NID_basic_constraints, "critical,CA:TRUE") &&
-                    Extend(made, NID_key_usage, "critical,digitalSignature,keyCertSign") &&
-                    Extend(made, NID_subject_alt_name, absl::StrCat("DNS:", kName).c_str()) &&
-                    X509_sign(made, key, nullptr) > 0;
+  const bool done =
+      SetName(made, NameOfAuthority(key)) &&
+      ASN1_INTEGER_set(X509_get_serialNumber(made), 1) == 1 &&
+      // It does not expire. To revoke a secret, give the job another one.
+      ASN1_TIME_set_string_X509(X509_getm_notBefore(made), "19700101000000Z") == 1 &&
+      ASN1_TIME_set_string_X509(X509_getm_notAfter(made), "99991231235959Z") == 1 &&
+      X509_set_issuer_name(made, X509_get_subject_name(made)) == 1 &&
+      X509_set_pubkey(made, key) == 1 && Extend(made, NID_basic_constraints, "critical,CA:TRUE") &&
+      Extend(made, NID_key_usage, "critical,digitalSignature,keyCertSign") &&
+      Extend(made, NID_subject_alt_name, absl::StrCat("DNS:", kControllerName).c_str()) &&
+      X509_sign(made, key, nullptr) > 0;
   return done ? std::move(certificate) : nullptr;
 }
 
-Certificate Certify(const KeyRequest& request, EVP_PKEY* key, X509* authority,
-                    EVP_PKEY* authority_key) {
+struct Authority {
+  Key key;
+  Certificate certificate;
+};
+
+Certificate Certify(const KeyRequest& request, EVP_PKEY* key, const Authority& authority) {
   Certificate certificate(X509_new());
   if (certificate == nullptr) return nullptr;
   X509* const made = certificate.get();
   const bool controller = request.rights.role == KeyRole::kController;
-  const std::string names = absl::StrCat(controller ? absl::StrCat("DNS:", kName, ",") : "",
-                                         "URI:", ToUri(request.rights));
+  const std::string names = absl::StrCat(
+      controller ? absl::StrCat("DNS:", kControllerName, ",") : "", "URI:", ToUri(request.rights));
   const bool done =
-      SetName(made, absl::StrCat(kName, " ", Name(request.rights.role))) && SetRandomSerial(made) &&
-      SetTimes(made, request.valid_from, request.valid_until) &&
-      X509_set_issuer_name(made, X509_get_subject_name(authority)) == 1 &&
+      SetName(made, absl::StrCat(kControllerName, " ", Name(request.rights.role))) &&
+      SetRandomSerial(made) && SetTimes(made, request.valid_from, request.valid_until) &&
+      X509_set_issuer_name(made, X509_get_subject_name(authority.certificate.get())) == 1 &&
       X509_set_pubkey(made, key) == 1 && Extend(made, NID_basic_constraints, "critical,CA:FALSE") &&
       Extend(made, NID_key_usage, "critical,digitalSignature") &&
       Extend(made, NID_ext_key_usage, controller ? "serverAuth" : "clientAuth") &&
       Extend(made, NID_subject_alt_name, names.c_str()) &&
-      X509_sign(made, authority_key, nullptr) > 0;
+      X509_sign(made, authority.key.get(), nullptr) > 0;
   return done ? std::move(certificate) : nullptr;
 }
 
@@ -202,7 +203,8 @@ Key DeriveKey(const std::string& secret) {
   size_t size = key.size();
   if (context == nullptr || EVP_PKEY_derive_init(context.get()) != 1 ||
       EVP_PKEY_CTX_set_hkdf_md(context.get(), EVP_sha256()) != 1 ||
-      EVP_PKEY_CTX_set1_hkdf_salt(context.get(), Bytes(kName), sizeof(kName) - 1) != 1 ||
+      EVP_PKEY_CTX_set1_hkdf_salt(context.get(), Bytes(kControllerName),
+                                  sizeof(kControllerName) - 1) != 1 ||
       EVP_PKEY_CTX_set1_hkdf_key(context.get(), Bytes(input), static_cast<int>(input.size())) !=
           1 ||
       EVP_PKEY_CTX_add1_hkdf_info(context.get(), Bytes(kPurpose),
@@ -213,12 +215,17 @@ Key DeriveKey(const std::string& secret) {
   return Key(EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr, key.data(), size));
 }
 
-absl::StatusOr<Identity> IdentityOfSecret(const std::string& secret) {
-  const Key key = DeriveKey(secret);
-  const Certificate certificate = key == nullptr ? nullptr : CertifyAuthority(key.get());
+absl::StatusOr<Authority> AuthorityOf(const std::string& secret) {
+  Key key = DeriveKey(secret);
+  Certificate certificate = key == nullptr ? nullptr : CertifyAuthority(key.get());
   if (certificate == nullptr) return OpenSslFailed();
-  const std::string text = TextOf(certificate.get());
-  return Identity{TextOf(key.get()), text, text};
+  return Authority{std::move(key), std::move(certificate)};
+}
+
+absl::StatusOr<Identity> IdentityOfSecret(const std::string& secret) {
+  WAYBILL_ASSIGN_OR_RETURN(const Authority authority, AuthorityOf(secret));
+  const std::string text = TextOf(authority.certificate.get());
+  return Identity{TextOf(authority.key.get()), text, text};
 }
 
 absl::Status CheckTimes(const CertificateInfo& info, absl::Time now) {
@@ -308,14 +315,12 @@ absl::StatusOr<std::string> IssueKey(const std::string& token, const KeyRequest&
     return absl::InvalidArgumentError(
         "issue a key: the token is a key itself, and only the job's secret issues keys");
   }
-  const Key authority_key = DeriveKey(secret);
-  const Certificate authority =
-      authority_key == nullptr ? nullptr : CertifyAuthority(authority_key.get());
+  WAYBILL_ASSIGN_OR_RETURN(const Authority authority, AuthorityOf(secret));
   const Key key(EVP_PKEY_Q_keygen(nullptr, nullptr, "ED25519"));
-  if (authority == nullptr || key == nullptr) return OpenSslFailed();
-  const Certificate certificate = Certify(request, key.get(), authority.get(), authority_key.get());
+  const Certificate certificate = key == nullptr ? nullptr : Certify(request, key.get(), authority);
   if (certificate == nullptr) return OpenSslFailed();
-  return absl::StrCat(TextOf(key.get()), TextOf(certificate.get()), TextOf(authority.get()));
+  return absl::StrCat(TextOf(key.get()), TextOf(certificate.get()),
+                      TextOf(authority.certificate.get()));
 }
 
 absl::StatusOr<CertificateInfo> Describe(absl::string_view certificate,

@@ -18,7 +18,12 @@
 
 namespace waybill {
 
-// What an end presents, and whom it trusts. All texts are PEM.
+// The host name in the certificate of each controller. It is constant, because only the key proves
+// an identity. A rank's certificate does not have it, so a rank cannot be taken for a controller.
+inline constexpr char kControllerName[] = "waybill";
+
+// The key and certificates that an end presents, and the authorities that it trusts. All texts are
+// PEM.
 struct Identity {
   std::string private_key;
   std::string certificates;  // Its own, then those of intermediate authorities.
@@ -47,7 +52,7 @@ struct KeyRequest {
 // time in which it is valid.
 absl::StatusOr<std::string> IssueKey(const std::string& token, const KeyRequest& request);
 
-// What a certificate says of itself. Whether that is true is the authorities' matter.
+// The contents of a certificate. They are true only if a trusted authority has issued it.
 struct CertificateInfo {
   Rights rights;
   std::string serial;  // In hexadecimal digits. An authority gives it to one certificate only.

@@ -71,16 +71,14 @@ TEST(Keys, OutsideOfTheirTimeSayWhenItIsAndWhoIssuedThem) {
   EXPECT_TRUE(IdentityOf(key, kNow + absl::Hours(24) - absl::Seconds(1)).ok());
   const absl::Status late = IdentityOf(key, kNow + absl::Hours(24)).status();
   EXPECT_EQ(late.code(), absl::StatusCode::kUnauthenticated);
-  EXPECT_EQ(late.message(), "the key is that of a worker of group \"a\" in job \"j\", issued by " +
-                                issuer +
-                                ", and "
-                                "expired on 2026-11-30 12:00 UTC; `waybill keys issue` makes one");
+  const std::string whose =
+      "the key is that of a worker of group \"a\" in job \"j\", issued by " + issuer;
+  EXPECT_EQ(late.message(),
+            whose + ", and expired on 2026-11-30 12:00 UTC; `waybill keys issue` makes one");
   const absl::Status early = IdentityOf(key, kNow - absl::Seconds(1)).status();
-  EXPECT_EQ(
-      early.message(),
-      "the key is that of a worker of group \"a\" in job \"j\", issued by " + issuer +
-          ", and "
-          "is valid from 2026-11-29 12:00 UTC on; this host's clock says 2026-11-29 11:59 UTC");
+  EXPECT_EQ(early.message(), whose +
+                                 ", and is valid from 2026-11-29 12:00 UTC on; this host's "
+                                 "clock says 2026-11-29 11:59 UTC");
 }
 
 TEST(Keys, OutsideOfTheirTimeAreDescribed) {

@@ -31,7 +31,8 @@ constexpr absl::string_view kRemedy =
     "; set WAYBILL_TOKEN to the same secret for all processes of the job (`openssl rand -hex 16` "
     "makes one)";
 
-constexpr size_t kMostTokenBytes = 64 << 10;  // Of a file.
+// The size of the longest file of a token.
+constexpr size_t kMostTokenBytes = 64 << 10;
 
 absl::Status Refusal(const std::string& path, absl::string_view why) {
   return absl::UnauthenticatedError(

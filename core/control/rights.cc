@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -65,6 +66,13 @@ std::optional<std::string> Decode(absl::string_view encoded) {
   return text;
 }
 
+std::optional<KeyRole> RoleNamed(absl::string_view name) {
+  for (const auto& [role, its] : kRoles) {
+    if (its == name) return role;
+  }
+  return std::nullopt;
+}
+
 std::optional<Rights> RightsIn(absl::string_view uri) {
   if (!absl::ConsumePrefix(&uri, kScheme)) return std::nullopt;
   const std::vector<absl::string_view> parts = absl::StrSplit(uri, '/');
@@ -122,13 +130,6 @@ absl::string_view Name(KeyRole role) {
     if (named == role) return name;
   }
   return "";
-}
-
-std::optional<KeyRole> RoleNamed(absl::string_view name) {
-  for (const auto& [role, its] : kRoles) {
-    if (its == name) return role;
-  }
-  return std::nullopt;
 }
 
 std::string ToString(const Rights& rights) {

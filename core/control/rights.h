@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the holder of a key may do in a job.
+// The rights of a key's holder in a job.
 #ifndef WAYBILL_CORE_CONTROL_RIGHTS_H_
 #define WAYBILL_CORE_CONTROL_RIGHTS_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -26,8 +25,6 @@ enum class KeyRole : uint8_t {
 
 // Returns "authority", "controller", "trainer", "worker", "observer" or "operator".
 absl::string_view Name(KeyRole role);
-// Returns nullopt if no role has this name.
-std::optional<KeyRole> RoleNamed(absl::string_view name);
 
 struct Rights {
   KeyRole role = KeyRole::kAuthority;

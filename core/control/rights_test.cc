@@ -28,7 +28,7 @@ proto::Join JoinAs(Role role, const std::string& group = "") {
   return join;
 }
 
-// Who may do it, in job "j".
+// Returns the holders of kAll's rights that pass the check.
 template <typename Check>
 std::vector<std::string> Allowed(const Check& check) {
   std::vector<std::string> allowed;

@@ -27,10 +27,13 @@ class Job:
         return str(self.folder / f"{role}.key")
 
     def issue(self, role, *more):
+        """Issues a key. It replaces an earlier one in one piece, because a rank may read it at any time."""
+        new = str(self.folder / "new")
         processes.run(
             "keys", "issue", role, "--job", "j", "--token-file", str(self.folder / "secret"),
-            "--to", self.key(role), *more,
+            "--to", new, *more,
         )  # fmt: skip
+        os.replace(new, self.key(role))
 
     def serial(self, role):
         return json.loads(processes.run("keys", "show", self.key(role), "--json")[0])["serial"]
@@ -89,8 +92,6 @@ def test_a_key_is_replaced_while_its_rank_runs(job):
     ) as worker:
         processes.run(*job.arguments("trainer", "trainer", "--version", "7"))
         old = job.serial("worker")
-        # In one piece: the rank may read the file at any time.
-        os.rename(job.key("worker"), job.folder / "old.key")
         job.issue("worker", "--group", "a")
         job.controller.end(signal.SIGKILL)
         (job.folder / "revoked").write_text(f"{old} the worker's first\n")

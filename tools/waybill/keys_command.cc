@@ -36,6 +36,16 @@ struct ShowOptions {
   bool json = false;
 };
 
+// Returns the roles that keys are issued for.
+std::map<std::string, KeyRole> RolesByName() {
+  std::map<std::string, KeyRole> roles;
+  for (const KeyRole role : {KeyRole::kTrainer, KeyRole::kWorker, KeyRole::kObserver,
+                             KeyRole::kOperator, KeyRole::kController}) {
+    roles.emplace(Name(role), role);
+  }
+  return roles;
+}
+
 absl::Status WriteKey(const std::string& path, const std::string& key) {
   const UniqueFd fd = OpenNewFile(path);
   if (fd.valid() && write(fd.get(), key.data(), key.size()) == static_cast<ssize_t>(key.size())) {
@@ -108,12 +118,7 @@ void AddKeysCommand(CLI::App& app, Run& run) {
                    "status; operator: also verifies workers and removes groups; controller: is the "
                    "controller")
       ->required()
-      ->transform(CLI::CheckedTransformer(
-                      std::map<std::string, KeyRole>{{"trainer", KeyRole::kTrainer},
-                                                     {"worker", KeyRole::kWorker},
-                                                     {"observer", KeyRole::kObserver},
-                                                     {"operator", KeyRole::kOperator},
-                                                     {"controller", KeyRole::kController}})
+      ->transform(CLI::CheckedTransformer(RolesByName())
                       .description("trainer, worker, observer, operator or controller"));
   issuing->add_option("--job", issue->rights.job, "name of the job")->capture_default_str();
   issuing->add_option("--group", issue->rights.group, "name of a worker's group");
