@@ -3,6 +3,7 @@
 #include "core/control/identity.h"
 
 #include <openssl/bn.h>
+#include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/kdf.h>
 #include <openssl/pem.h>
@@ -41,6 +42,16 @@ using Text = std::unique_ptr<char, Freed<FreeText>>;
 using Bio = std::unique_ptr<BIO, Freed<BIO_free>>;
 
 constexpr size_t kKeyBytes = 32;  // Ed25519: RFC 8032, section 5.1.5.
+
+// Leaves the thread's list of OpenSSL's errors as it was: TLS in this thread, also that of the
+// program around this library, would take them for its own.
+class ErrorsAsBefore {
+ public:
+  ErrorsAsBefore() { ERR_set_mark(); }
+  ~ErrorsAsBefore() { ERR_pop_to_mark(); }
+  ErrorsAsBefore(const ErrorsAsBefore&) = delete;
+  ErrorsAsBefore& operator=(const ErrorsAsBefore&) = delete;
+};
 
 absl::Status OpenSslFailed() {
   return absl::InternalError("control channel: OpenSSL made no key of the token");
@@ -267,6 +278,7 @@ absl::Status CheckRequest(const KeyRequest& request) {
 }
 
 absl::StatusOr<Identity> Read(const std::string& token) {
+  const ErrorsAsBefore errors;
   WAYBILL_ASSIGN_OR_RETURN(const std::string text, JobToken(token));
   return IsKey(text) ? IdentityOfKey(text) : IdentityOfSecret(text);
 }
@@ -274,6 +286,7 @@ absl::StatusOr<Identity> Read(const std::string& token) {
 }  // namespace
 
 absl::StatusOr<Identity> ReadPem(absl::string_view text) {
+  const ErrorsAsBefore errors;
   const Key key = PrivateKeyIn(text);
   const std::vector<Certificate> certificates = CertificatesIn(text);
   Identity identity;
@@ -309,6 +322,7 @@ absl::StatusOr<CertificateInfo> DescribeToken(const std::string& token) {
 }
 
 absl::StatusOr<std::string> IssueKey(const std::string& token, const KeyRequest& request) {
+  const ErrorsAsBefore errors;
   WAYBILL_RETURN_IF_ERROR(CheckRequest(request));
   WAYBILL_ASSIGN_OR_RETURN(const std::string secret, JobToken(token));
   if (IsKey(secret)) {
@@ -325,6 +339,7 @@ absl::StatusOr<std::string> IssueKey(const std::string& token, const KeyRequest&
 
 absl::StatusOr<CertificateInfo> Describe(absl::string_view certificate,
                                          absl::string_view authorities) {
+  const ErrorsAsBefore errors;
   const std::vector<Certificate> certificates = CertificatesIn(certificate);
   if (certificates.empty()) return absl::PermissionDeniedError("there is no certificate");
   X509* const first = certificates.front().get();

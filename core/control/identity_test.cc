@@ -3,6 +3,7 @@
 #include "core/control/identity.h"
 
 #include <gtest/gtest.h>
+#include <openssl/err.h>
 #include <stdlib.h>
 
 #include <fstream>
@@ -84,6 +85,15 @@ TEST(Keys, OutsideOfTheirTimeSayWhenItIsAndWhoIssuedThem) {
 TEST(Keys, OutsideOfTheirTimeAreDescribed) {
   EXPECT_EQ(DescribeToken(Issue(kWorkerOfA))->rights, kWorkerOfA);
   EXPECT_EQ(DescribeToken(kSecret)->rights, Rights());
+}
+
+// TLS in the same thread takes an old error of OpenSSL's for its own.
+TEST(Keys, LeaveNoErrorsOfOpenSslBehind) {
+  ERR_clear_error();
+  for (const std::string& token : {Issue(kWorkerOfA), std::string("-----BEGIN and nothing else")}) {
+    (void)DescribeToken(token);
+    EXPECT_EQ(ERR_peek_error(), 0u);
+  }
 }
 
 TEST(Keys, AreIssuedBySecretsOnly) {
