@@ -9,6 +9,9 @@ namespace {
 
 // A worker that has voted tries to come back every two seconds.
 constexpr absl::Duration kKeptFor = absl::Minutes(10);
+// The last part of that time begins when it is noticed that the rest is over: a controller that was
+// stopped meanwhile, alone or with its host, has heard nobody.
+constexpr absl::Duration kLastMinute = absl::Minutes(1);
 
 }  // namespace
 
@@ -51,20 +54,31 @@ void Decisions::OnAway(const std::string& group, absl::Time now) {
 }
 
 std::vector<std::string> Decisions::Forget(absl::Time now) {
+  for (const std::string& group : TakeThoseAwaySince(now - (kKeptFor - kLastMinute), away_)) {
+    groups_.at(group).away_since = now;
+    in_last_minute_.emplace_back(now, group);
+  }
   std::vector<std::string> forgotten;
-  while (!away_.empty() && now - away_.front().first >= kKeptFor) {
-    const auto [since, name] = std::move(away_.front());
-    away_.pop_front();
-    const auto found = groups_.find(name);
-    if (found == groups_.end() || found->second.away_since != since) continue;
-    if (name == newest_group_) {
-      OnAway(name, now);
+  for (std::string& group : TakeThoseAwaySince(now - kLastMinute, in_last_minute_)) {
+    if (group == newest_group_) {
+      OnAway(group, now);
       continue;
     }
-    groups_.erase(found);
-    forgotten.push_back(name);
+    groups_.erase(group);
+    forgotten.push_back(std::move(group));
   }
   return forgotten;
+}
+
+std::vector<std::string> Decisions::TakeThoseAwaySince(absl::Time time, Queue& queue) const {
+  std::vector<std::string> taken;
+  for (; !queue.empty() && queue.front().first <= time; queue.pop_front()) {
+    auto& [since, group] = queue.front();
+    const auto found = groups_.find(group);
+    if (found == groups_.end() || found->second.away_since != since) continue;
+    taken.push_back(std::move(group));
+  }
+  return taken;
 }
 
 }  // namespace waybill

@@ -49,8 +49,9 @@ class Decisions {
   // Nobody of the group is here or expected any more. Its decisions are kept for a while, in which
   // its workers may come back and ask what became of their votes.
   void OnAway(const std::string& group, absl::Time now);
-  // Forgets groups that have been away for long, but not the one with the newest version of all: a
-  // controller without any decision would take any version for the newest. Returns their names.
+  // Forgets groups that have been away for ten minutes, and of them for a minute after a call that
+  // found them away for nine. Keeps the one with the newest version of all: a controller without
+  // any decision would take any version for the newest. Returns their names.
   std::vector<std::string> Forget(absl::Time now);
 
   // The newest version that any group has committed; 0 if there is none.
@@ -62,8 +63,15 @@ class Decisions {
     absl::Time away_since = absl::InfiniteFuture();
   };
 
+  // Groups by their away_since; some are back.
+  using Queue = std::deque<std::pair<absl::Time, std::string>>;
+
+  // Removes from the queue what is older than `time`. Returns the groups among it that are away.
+  std::vector<std::string> TakeThoseAwaySince(absl::Time time, Queue& queue) const;
+
   std::map<std::string, Group> groups_;
-  std::deque<std::pair<absl::Time, std::string>> away_;  // By away_since; some are back.
+  Queue away_;
+  Queue in_last_minute_;
   uint64_t newest_version_ = 0;
   std::string newest_group_;  // The first that committed it.
 };

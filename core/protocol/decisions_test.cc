@@ -69,6 +69,16 @@ TEST(Decisions, AGroupThatIsAwayForTenMinutesIsForgotten) {
   EXPECT_FALSE(decisions.Of("newest").empty());
 }
 
+TEST(Decisions, AGroupIsNotForgottenAtOnceByAControllerThatWasStopped) {
+  Decisions decisions;
+  (void)decisions.Add(Of("a", 5));
+  (void)decisions.Add(Of("newest", 6));
+  decisions.OnAway("a", kStart);
+  EXPECT_THAT(decisions.Forget(kStart + absl::Hours(1)), IsEmpty());
+  EXPECT_THAT(decisions.Forget(kStart + absl::Hours(1) + absl::Seconds(59)), IsEmpty());
+  EXPECT_THAT(decisions.Forget(kStart + absl::Hours(1) + absl::Seconds(60)), ElementsAre("a"));
+}
+
 TEST(Decisions, AGroupThatLeavesAgainIsKeptFromThenOn) {
   Decisions decisions;
   (void)decisions.Add(Of("a", 5));
@@ -76,6 +86,7 @@ TEST(Decisions, AGroupThatLeavesAgainIsKeptFromThenOn) {
   decisions.OnAway("a", kStart);
   decisions.OnHere("a");
   decisions.OnAway("a", kStart + absl::Minutes(5));
+  EXPECT_THAT(decisions.Forget(kStart + absl::Minutes(9)), IsEmpty());
   EXPECT_THAT(decisions.Forget(kStart + absl::Minutes(14)), IsEmpty());
   EXPECT_THAT(decisions.Forget(kStart + absl::Minutes(15)), ElementsAre("a"));
 }

@@ -326,7 +326,14 @@ void Process::CheckGrowth() {
 // What is shown, and what a reader holds, is every byte of its version.
 void Process::CheckShown(absl::string_view when) {
   const auto check = [&](const Snapshot& held, absl::string_view what) {
-    const auto expected = job_.BytesOf(id_, held.version());
+const std::vector<std::vector<std::byte>>& Process::BytesToShow(uint64_t version) {
+  if (std::pair(id_, version) != std::pair(checked_.id, checked_.version)) {
+    checked_ = {id_, version, job_.BytesOf(id_, version)};
+  }
+  return checked_.bytes;
+}
+
+    const auto& expected = BytesToShow(held.version());
     bool whole = true;
     for (uint32_t r = 0; r < expected.size(); ++r) {
       const auto bytes = held.region(r);

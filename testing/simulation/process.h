@@ -180,6 +180,9 @@ class Process final : public RankActions {
   absl::Status MakeTrainer(SessionOptions options);
   absl::Status MakeWorker(SessionOptions options);
   void CheckShown(absl::string_view when);
+  // Returns the bytes of a version as this rank has to show it, one vector a region. They stay
+  // valid until it is asked for another version.
+  const std::vector<std::vector<std::byte>>& BytesToShow(uint64_t version);
   void HandleNotices();
   void HandleNotice(const Notice& notice);
   void HandleUpdateNotice(const Notice& notice);
@@ -205,6 +208,12 @@ class Process final : public RankActions {
   const uint64_t incarnation_;
   const std::string name_;
   std::unique_ptr<FaultyFabric> fabric_;
+  // What `BytesToShow` returned last: it is compared after every step, and changes with a version.
+  struct {
+    RankId id;
+    uint64_t version = 0;
+    std::vector<std::vector<std::byte>> bytes;
+  } checked_;
   std::vector<std::vector<std::byte>> memory_;  // A trainer's tensors, or the engine's memory.
   std::unique_ptr<TrainerRank> trainer_;
   std::unique_ptr<WorkerRank> worker_;

@@ -229,7 +229,8 @@ void World::Strike(const Fault& fault) {
     case FaultKind::kJumpClock:
       if (fault.other % 2 == 0) return run_.Advance(std::max(-duration, Run::kStart - run_.now()));
       run_.Advance(duration);
-      // What is kept for ten minutes is forgotten. Of two processes, one would not have answered.
+      // The controller keeps some things for ten minutes. Of two processes, one would not have
+      // answered.
       if (fault.other % 8 == 1 && zombies_.empty()) {
         run_.Advance(absl::Minutes(11));
         latest_ += absl::Minutes(11);
@@ -348,7 +349,10 @@ void World::SendAway(const std::string& group, absl::Duration duration) {
     if (zombie->place().group == group) Crash(zombie);
   }
   std::erase(zombies_, nullptr);
-  StrikeNext({.kind = FaultKind::kJumpClock, .other = 1}, absl::Milliseconds(500) + duration);
+  // The first jump begins the last minute in which the controller remembers the group.
+  for (const int64_t ms : {1000, 500}) {
+    StrikeNext({.kind = FaultKind::kJumpClock, .other = 1}, absl::Milliseconds(ms) + duration);
+  }
 }
 
 void World::StrikeNext(Fault fault, absl::Duration after) {
