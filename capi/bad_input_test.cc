@@ -246,6 +246,15 @@ const Case kCases[] = {
        good.job.Join();
        return Publish(good, 0, 0, e);
      }},
+    {"a_traceparent_that_is_none", WAYBILL_INVALID_ARGUMENT,
+     "version 1: read a traceparent: \"00-1-2-01\" has 9 characters, not 55",
+     [](Good& good, waybill_error_t** e) {
+       good.job.Join();
+       waybill_publish_options_t options = WAYBILL_PUBLISH_OPTIONS_INIT;
+       options.version = 1;
+       options.traceparent = "00-1-2-01";
+       return waybill_trainer_publish(good.job.trainers[0], &options, 0, nullptr, e);
+     }},
     {"a_deadline_in_the_past", WAYBILL_DEADLINE_EXCEEDED, "version 1: the deadline was ",
      [](Good& good, waybill_error_t** e) {
        good.job.Join();

@@ -11,6 +11,7 @@
 #include "capi/rank.h"
 #include "capi/struct_size.h"
 #include "core/base/steady_now.h"
+#include "core/base/trace_parent.h"
 #include "core/control/trainer_client.h"
 #include "core/device/device.h"
 #include "core/device/gpu_survey.h"
@@ -39,13 +40,18 @@ class TrainerObject final : public Rank {
     WAYBILL_ASSIGN_OR_RETURN(const absl::Duration left,
                              TimeLeft(options.deadline_ns, kPublishTimeout));
     if (options.version == 0) return absl::InvalidArgumentError("versions begin at 1");
-    PublishCommand command{.version = options.version,
-                           .deadline = SteadyNow() + left,
-                           .digests_off = options.no_digests != 0,
-                           .fail_on_nonfinite = options.fail_on_nonfinite != 0,
-                           .until_committed = options.until_committed != 0,
-                           .hold = options.hold != 0,
-                           .hold_commit = options.hold_commit != 0};
+    PublishCommand command{
+        .version = options.version,
+        .deadline = SteadyNow() + left,
+        .digests_off = options.no_digests != 0,
+        .fail_on_nonfinite = options.fail_on_nonfinite != 0,
+        .until_committed = options.until_committed != 0,
+        .hold = options.hold != 0,
+        .hold_commit = options.hold_commit != 0,
+        .traceparent = options.traceparent == nullptr ? "" : options.traceparent};
+    if (!command.traceparent.empty()) {
+      WAYBILL_RETURN_IF_ERROR(ParseTraceParent(command.traceparent).status());
+    }
     if (options.after_event != nullptr) {
       if (device_ == nullptr) {
         return absl::InvalidArgumentError(

@@ -865,9 +865,14 @@ typedef struct waybill_publish_options { /* From capi/options.toml. */
    * meantime cannot answer any more. All trainers set it alike. */
   uint32_t hold_commit;
   uint32_t reserved;
+  /* The span of which the update is a part, as the value of a W3C traceparent header. The
+   * controller's traces of the version (`waybill controller --traces`) then belong to that span's
+   * trace, and are sent if it is sampled. Of several trainers' spans the one counts that the
+   * controller hears of first. Default: a trace of its own. */
+  const char* traceparent;
 } waybill_publish_options_t;
 #define WAYBILL_PUBLISH_OPTIONS_INIT \
-  {sizeof(waybill_publish_options_t), 0, 0, 0, 0, 0, 0, NULL, 0, 0}
+  {sizeof(waybill_publish_options_t), 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL}
 
 /* Publishes a version. Every trainer of the job must publish the same versions. The regions must
  * not change until the PUBLISHED event with `token`, and may change after it, however the publish

@@ -191,6 +191,11 @@ type PublishOptions struct {
 	// answer of any trainer counts. A trainer that loses the controller in the meantime cannot answer
 	// any more. All trainers set it alike.
 	HoldCommit bool
+	// The span of which the update is a part, as the value of a W3C traceparent header. The
+	// controller's traces of the version (`waybill controller --traces`) then belong to that span's
+	// trace, and are sent if it is sampled. Of several trainers' spans the one counts that the
+	// controller hears of first. Default: a trace of its own.
+	Traceparent string
 }
 
 // writeTo sets the fields of the C struct that these options describe.
@@ -201,4 +206,5 @@ func (o *PublishOptions) writeTo(c *C.waybill_publish_options_t, a *arguments) {
 	c.hold = flag(o.Hold)
 	c.after_event = o.AfterEvent
 	c.hold_commit = flag(o.HoldCommit)
+	c.traceparent = a.text(o.Traceparent)
 }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace waybill {
 namespace {
@@ -56,6 +57,14 @@ proto::RankReport EncodeReport(const TrainerReport& report, const Fabric& fabric
   uint64_t nonfinite = 0;
   for (const NonFinite& found : report.nonfinite) nonfinite += found.elements;
   AddCounter("nonfinite_elements", nonfinite, out);
+  for (const LaneRate& rate : report.rates) {
+    proto::LaneRate* lane = out.add_lane_rates();
+    lane->set_peer(rate.peer);
+    lane->set_group(rate.group);
+    lane->set_fabric(rate.fabric);
+    lane->set_bytes(rate.bytes);
+    lane->set_us(absl::ToInt64Microseconds(rate.time));
+  }
   return out;
 }
 

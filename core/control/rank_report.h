@@ -35,6 +35,7 @@ struct TrainerReport {
   // Shards with NaNs or infinities among the elements that the last sent update quantised.
   std::vector<NonFinite> nonfinite;
   std::vector<LaneReport> lanes;    // How each peer is reached.
+  std::vector<LaneRate> rates;      // The latest update's.
   std::vector<std::string> groups;  // The groups in whose terms this rank's lanes work.
 };
 

@@ -27,8 +27,17 @@ std::string StatusToJson(const proto::StatusReply& status) {
       stages[stage.name()] = {{"begin_us", stage.begin_us()}, {"end_us", stage.end_us()}};
     }
     for (const auto& counter : rank.report().counters()) counters[counter.name()] = counter.value();
+    nlohmann::json rates = nlohmann::json::array();
+    for (const auto& rate : rank.report().lane_rates()) {
+      rates.push_back({{"peer", rate.peer()},
+                       {"group", rate.group()},
+                       {"fabric", rate.fabric()},
+                       {"bytes", rate.bytes()},
+                       {"us", rate.us()}});
+    }
     ranks.push_back({{"name", rank.name()},
                      {"lanes", lanes},
+                     {"lane_rates", rates},
                      {"nics", nics},
                      {"group", rank.group()},
                      {"state", rank.state()},
@@ -47,7 +56,7 @@ std::string StatusToJson(const proto::StatusReply& status) {
                       {"plan_hash", absl::StrFormat("%016x", group.plan_hash())},
                       {"committed_version", group.committed_version()},
                       {"updating_version", group.updating_version()},
-                      {"lanes_lost", group.lanes_lost()},
+                      {"lanes_lost", LanesLost(group)},
                       {"waiting_for", group.waiting_for()},
                       {"catch_up_trouble", group.catch_up_trouble()},
                       {"lost_version", group.lost_version()},
@@ -71,6 +80,12 @@ uint64_t CounterOf(const proto::RankReport& report, absl::string_view name) {
     if (counter.name() == name) return counter.value();
   }
   return 0;
+}
+
+uint64_t LanesLost(const proto::GroupStatus& group) {
+  uint64_t lost = 0;
+  for (const proto::Counter& of_code : group.lanes_lost()) lost += of_code.value();
+  return lost;
 }
 
 }  // namespace waybill

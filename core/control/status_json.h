@@ -18,6 +18,9 @@ std::string StatusToJson(const proto::StatusReply& status);
 // Returns the counter `name` of a report, or 0 if the report does not have it.
 uint64_t CounterOf(const proto::RankReport& report, absl::string_view name);
 
+// Returns how many terms of the group ended because lanes had died.
+uint64_t LanesLost(const proto::GroupStatus& group);
+
 }  // namespace waybill
 
 #endif  // WAYBILL_CORE_CONTROL_STATUS_JSON_H_

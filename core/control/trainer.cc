@@ -73,7 +73,8 @@ absl::Status Trainer::Publish(uint64_t version, const PublishOptions& options) {
                            .digests_off = options.digests == Digests::kOff,
                            .fail_on_nonfinite = options.fail_on_nonfinite,
                            .hold = options.hold,
-                           .hold_commit = options.hold_commit});
+                           .hold_commit = options.hold_commit,
+                           .traceparent = options.traceparent});
   return mailbox_->Await(token, options.cancel, [&] { client_->Cancel(token); });
 }
 

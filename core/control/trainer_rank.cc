@@ -213,6 +213,7 @@ absl::Status TrainerRank::Start(const std::string& name, const UpdateId& update,
 void TrainerRank::ForgetGroup(const std::string& group) {
   groups_.erase(group);
   std::erase_if(events_, [&](const auto& event) { return event.first == group; });
+  std::erase_if(report_.rates, [&](const LaneRate& rate) { return rate.group == group; });
   UpdateReport();
 }
 
@@ -242,14 +243,15 @@ void TrainerRank::Handle(const std::string& name, const SenderEvent& event, absl
     case SenderEvent::Kind::kRefused:
       return session_.OnRefused(name, event.status.ok() ? DescribeNonFinite(group) : event.status);
     case SenderEvent::Kind::kSent:
-      NoteSent(group, event, now);
+      NoteSent(name, group, event, now);
       return session_.OnSent(name, event.update, now);
     case SenderEvent::Kind::kStopped:
       return session_.OnStopped(name, event.update, now);
   }
 }
 
-void TrainerRank::NoteSent(const Group& group, const SenderEvent& event, absl::Time now) {
+void TrainerRank::NoteSent(const std::string& name, const Group& group, const SenderEvent& event,
+                           absl::Time now) {
   const Timeline& timeline = group.sender->engine().timeline();
   report_.sent = now;
   report_.maxima_cpu += absl::Nanoseconds(timeline.cpu_ns(Timeline::Work::kMaxima));
@@ -265,6 +267,11 @@ void TrainerRank::NoteSent(const Group& group, const SenderEvent& event, absl::T
   }
   report_.ring_high_water_bytes = staging_->high_water_bytes();
   report_.total += event.counts;
+  std::erase_if(report_.rates, [&](const LaneRate& rate) { return rate.group == name; });
+  for (LaneRate& rate : group.sender->engine().LaneRates()) {
+    rate.group = name;
+    report_.rates.push_back(std::move(rate));
+  }
   ++report_changes_;
 }
 

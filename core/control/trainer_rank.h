@@ -112,7 +112,8 @@ class TrainerRank final : private TrainerHost {
   // Hands the engines' events to the session until none are left.
   void HandleEvents(absl::Time now);
   void Handle(const std::string& name, const SenderEvent& event, absl::Time now);
-  void NoteSent(const Group& group, const SenderEvent& event, absl::Time now);
+  void NoteSent(const std::string& name, const Group& group, const SenderEvent& event,
+                absl::Time now);
   absl::Status DescribeNonFinite(const Group& group) const;
 
   const Manifest manifest_;

@@ -14,6 +14,8 @@
 namespace waybill {
 namespace {
 
+constexpr uint64_t kLeastRated = uint64_t{1} << 20;
+
 // Returns the access to a descriptor's memory. Imports and maps each descriptor once.
 absl::StatusOr<RegionAccess> OpenImport(Fabric& fabric, ReceiverLane& lane,
                                         const std::string& descriptor) {
@@ -191,6 +193,21 @@ std::vector<LaneReport> ReceiverLinks::Report(const Fabric& fabric) const {
     }
   }
   return reports;
+}
+
+std::vector<LaneRate> ReceiverLinks::Rates(const Fabric& fabric) const {
+  std::vector<LaneRate> rates;
+  for (const ReceiverLink& link : links) {
+    for (const ReceiverLane& lane : link.lanes) {
+      if (lane.posted_bytes < kLeastRated || lane.last_completion <= lane.first_post) continue;
+      const std::string path = fabric.DescribeLane(lane.id);
+      rates.push_back({.peer = link.receiver,
+                       .fabric = path.substr(0, path.find(':')),
+                       .bytes = lane.posted_bytes,
+                       .time = lane.last_completion - lane.first_post});
+    }
+  }
+  return rates;
 }
 
 std::pair<ReceiverLink*, ReceiverLane*> ReceiverLinks::FindLane(LaneId id) {

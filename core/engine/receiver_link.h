@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "core/fabric/fabric.h"
 #include "core/plan/chunks.h"
 #include "core/plan/route_table.h"
@@ -59,6 +60,11 @@ struct ReceiverLane {
   std::string why_staged;
   std::string why_host_slots;  // Why the slots are not in the GPU memory that holds the tensors.
 
+  // The lane's part in the current update, or in the last one.
+  uint64_t posted_bytes = 0;
+  absl::Time first_post = absl::InfiniteFuture();
+  absl::Time last_completion = absl::InfinitePast();
+
   // Returns whether chunks can be stored through a mapping of the receiver's memory.
   bool mapped() const {
     return !buffers.empty() &&
@@ -67,6 +73,11 @@ struct ReceiverLane {
   }
   // Prepares a kept lane for a new term.
   void BeginTerm();
+  void BeginUpdate() {
+    posted_bytes = 0;
+    first_post = absl::InfiniteFuture();
+    last_completion = absl::InfinitePast();
+  }
 };
 
 struct ReceiverBuffer {
@@ -134,6 +145,9 @@ struct ReceiverLinks {
   // Opens this end of every lane that is not kept, and returns all of them.
   absl::StatusOr<std::vector<LaneOffer>> OpenLanes(Fabric& fabric);
   std::vector<LaneReport> Report(const Fabric& fabric) const;
+  // Returns the rates of the last update. Lanes by which less than 1 MiB was posted have none:
+  // their time is that of messages. What is stored through a mapping is not posted.
+  std::vector<LaneRate> Rates(const Fabric& fabric) const;
   // Returns the link and the lane with this id, or nulls if there is none or the receiver has
   // failed.
   std::pair<ReceiverLink*, ReceiverLane*> FindLane(LaneId id);

@@ -4,10 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "core/fabric/loopback/loopback.h"
 
 namespace waybill {
@@ -64,6 +66,30 @@ TEST(ReceiverLinks, LanesHaveTheNicsOfThePlan) {
   ASSERT_EQ(made->links[1].lanes.size(), 2u);
   EXPECT_EQ(made->links[1].lanes[0].nic, "mlx5_0");
   EXPECT_EQ(made->links[1].lanes[1].nic, "mlx5_1");
+}
+
+TEST(ReceiverLinks, LanesThatCarriedMuchHaveRates) {
+  RouteTable routes;
+  AddRoute(routes, 3, 100);
+  auto made = MakeReceiverLinks(routes, CutIntoChunks(routes, 4096),
+                                {{.peer = 3, .lanes = std::vector<LanePath>(4)}});
+  ASSERT_TRUE(made.ok()) << made.status();
+  LoopbackNetwork network;
+  const auto fabric = network.Join("trainer 0");
+  std::vector<ReceiverLane>& lanes = made->links[0].lanes;
+  for (ReceiverLane& lane : lanes) {
+    lane.posted_bytes = 8 << 20;
+    lane.first_post = absl::UnixEpoch();
+    lane.last_completion = absl::UnixEpoch() + absl::Milliseconds(2);
+  }
+  lanes[1].posted_bytes = 1000;
+  lanes[2].BeginUpdate();
+  lanes[3].last_completion = absl::InfinitePast();
+  const std::vector<LaneRate> rates = made->Rates(*fabric);
+  ASSERT_EQ(rates.size(), 1u);
+  EXPECT_EQ(rates[0].peer, 3u);
+  EXPECT_EQ(rates[0].bytes, uint64_t{8} << 20);
+  EXPECT_EQ(rates[0].time, absl::Milliseconds(2));
 }
 
 TEST(ReceiverLinks, RoutesToAReceiverWithoutLanesAreRefused) {

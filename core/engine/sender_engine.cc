@@ -176,6 +176,7 @@ class SenderEngineImpl final : public SenderEngine {
   const Timeline& timeline() const override { return sender_.timeline(); }
   TransferCounts counts() const override { return sender_.counts(); }
 
+  std::vector<LaneRate> LaneRates() const override { return links_.Rates(fabric_); }
   std::vector<LaneReport> ReportLanes() const override {
     return exchange_.AddTo(links_.Report(fabric_));
   }

@@ -150,6 +150,8 @@ class SenderEngine {
   virtual std::vector<NonFinite> FindNonFinite() const = 0;
   // Describes how each peer is reached, for people.
   virtual std::vector<LaneReport> ReportLanes() const = 0;
+  // Returns how fast the lanes carried the update that was sent last.
+  virtual std::vector<LaneRate> LaneRates() const = 0;
 };
 
 }  // namespace waybill

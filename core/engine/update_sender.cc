@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 
 namespace waybill {
 namespace {
@@ -115,6 +116,9 @@ void UpdateSender::Begin(const UpdateId& update, FinishRule finish) {
   maxima_known_.store(false, std::memory_order_relaxed);
   stores_.clear();
   wave_begin_ = wave_end_ = announced_ = 0;
+  for (ReceiverLink& link : links_.links) {
+    for (ReceiverLane& lane : link.lanes) lane.BeginUpdate();
+  }
   pool_.Run(early_batch_, staged_->early_task_count());
   // Stage only a part of the slots at a time, so that the network can send from the others.
   slots_.set_at_once(std::min(staged_->at_once(), std::max(ring().slot_count() / 4, 1u)));
@@ -372,7 +376,9 @@ void UpdateSender::PostChunk(const SendCommand& command) {
 // Posts writes_. Returns false if the lane is full or fails.
 bool UpdateSender::Post(const SendCommand& command, std::optional<uint32_t> immediate,
                         uint64_t token) {
-  absl::Status status = fabric_.Post(LaneOf(command).id, writes_, immediate, token);
+  ReceiverLane& lane = LaneOf(command);
+  const absl::Time begin = SteadyNow();
+  absl::Status status = fabric_.Post(lane.id, writes_, immediate, token);
   if (absl::IsResourceExhausted(status)) {
     schedule_.OnRefused(command);
   } else if (!status.ok()) {
@@ -380,6 +386,8 @@ bool UpdateSender::Post(const SendCommand& command, std::optional<uint32_t> imme
   } else {
     schedule_.OnAccepted(command);
     counts_.writes += writes_.size();
+    lane.first_post = std::min(lane.first_post, begin);
+    for (const Write& write : writes_) lane.posted_bytes += write.size_bytes;
     return true;
   }
   return false;
@@ -446,7 +454,8 @@ void UpdateSender::Close(ReceiverLink& link) {
   schedule_.OnClosed(link.index);
 }
 
-void UpdateSender::OnComplete(const ReceiverLink& link, const ReceiverLane& lane, uint64_t token) {
+void UpdateSender::OnComplete(const ReceiverLink& link, ReceiverLane& lane, uint64_t token) {
+  lane.last_completion = SteadyNow();
   const SendLane where = {link.index, static_cast<uint32_t>(&lane - link.lanes.data())};
   if (token == kNoSlotToken) {
     schedule_.OnComplete(where, SendSchedule::kNoSlot);

@@ -89,7 +89,7 @@ class UpdateSender {
   // Fails every receiver that has posts outstanding.
   void FailBusyReceivers(const absl::Status& status);
   // Handles the completion of a post with a token that is not the caller's own.
-  void OnComplete(const ReceiverLink& link, const ReceiverLane& lane, uint64_t token);
+  void OnComplete(const ReceiverLink& link, ReceiverLane& lane, uint64_t token);
 
   TransferCounts counts() const;
   const Timeline& timeline() const { return timeline_; }

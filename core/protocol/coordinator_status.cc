@@ -129,7 +129,11 @@ proto::StatusReply Coordinator::Status(const proto::StatusRequest& request) cons
     out->set_phase(group.updating() ? "updating" : kPhases[static_cast<int>(group.term.phase())]);
     out->set_epoch(group.term.epoch() & ((uint64_t{1} << kEpochCountBits) - 1));
     out->set_plan_hash(group.term.plan().hash());
-    out->set_lanes_lost(group.term.lanes_lost());
+    for (const auto& [code, terms] : group.term.lanes_lost()) {
+      proto::Counter* lost = out->add_lanes_lost();
+      lost->set_name(absl::StatusCodeToString(code));
+      lost->set_value(terms);
+    }
     out->set_committed_version(CommittedBy(group));
     if (group.round != nullptr) out->set_updating_version(group.round->update().version);
     out->set_waiting_for(DescribeWaiting(group));

@@ -1235,7 +1235,7 @@ TEST_F(CoordinatorTest, ALaneThatDiedWithItsRankIsNotCounted) {
   Join(kWorker[0], Role::kWorker, 0);
   Connect();
   EXPECT_EQ(coordinator_->Status().phase(), "ready");
-  EXPECT_EQ(coordinator_->Status().groups(0).lanes_lost(), 0u);
+  EXPECT_THAT(coordinator_->Status().groups(0).lanes_lost(), testing::IsEmpty());
 }
 
 TEST_F(CoordinatorTest, AVersionIsUnchangedIfItIsForEveryWorkerOfTheGroup) {
@@ -2596,7 +2596,10 @@ TEST_F(TradingCoordinatorTest, ALostLaneBetweenCoOwnersAbortsWhatHasNotArrivedAn
   Shown(0);
   EXPECT_GT(coordinator_->Status().groups(0).epoch(), 2u);
   Connect();
-  EXPECT_EQ(coordinator_->Status().groups(0).lanes_lost(), 1u);
+  const proto::StatusReply status = coordinator_->Status();
+  ASSERT_EQ(status.groups(0).lanes_lost_size(), 1);
+  EXPECT_EQ(status.groups(0).lanes_lost(0).name(), "UNAVAILABLE");
+  EXPECT_EQ(status.groups(0).lanes_lost(0).value(), 1u);
 }
 
 TEST_F(TradingCoordinatorTest, ALostLaneBetweenCoOwnersLeadsToNewLanesBetweenUpdatesToo) {

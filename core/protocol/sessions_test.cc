@@ -720,6 +720,13 @@ TEST_F(HoldTest, TheNextControllerIsToldWhatIsHeld) {
   EXPECT_EQ(host_.Last(Kind::kJoin)->join().held().version(), 5u);
 }
 
+TEST_F(TrainerSessionTest, ThePlaceInATraceTravelsWithThePublish) {
+  Establish();
+  session_.Publish(5, {.version = 5, .deadline = now_ + absl::Seconds(3), .traceparent = "00-a"},
+                   now_);
+  EXPECT_EQ(host_.Last(Kind::kPublish)->publish().traceparent(), "00-a");
+}
+
 // Version 5 goes to the groups "all" and "b", and waits for its word.
 class HoldCommitTest : public TrainerSessionTest {
  protected:

@@ -147,7 +147,9 @@ void Term::Establish(Phase phase) {
   phase_ = phase;
   lanes_deadline_ = absl::InfiniteFuture();
   // Counted now, because a rank that was killed is known to be gone only after its lanes have died.
-  lanes_lost_ += std::exchange(lane_lost_, false) ? 1 : 0;
+  if (lane_lost_ != absl::StatusCode::kOk) {
+    ++lanes_lost_[std::exchange(lane_lost_, absl::StatusCode::kOk)];
+  }
   // Those of a lender, and those that other NICs are to replace, end with the term. Those by which
   // workers relay are opened again in each.
   if (lent() || nics_changed_) return;
@@ -172,7 +174,7 @@ void Term::Remove(const RankId& id) {
   ForgetLanesOf(id);
   ends_.erase({id});
   ends_.erase({id, /*relays=*/true});
-  lane_lost_ = false;  // It died with the rank.
+  lane_lost_ = absl::StatusCode::kOk;  // It died with the rank.
 }
 
 std::vector<TermEnd> Term::Awaited() const {
@@ -199,7 +201,9 @@ void Term::OnLaneLost(const TermEnd& end, uint32_t peer, bool co_owner, const ab
   const uint32_t number = NumberOf(end);
   if (!co_owner) lanes_.erase(IsSender(end) ? RankPair{number, peer} : RankPair{peer, number});
   if (phase_ != Phase::kReady) return OnConnectFailed(end.id, why, now);
-  lane_lost_ = true;
+  if (lane_lost_ == absl::StatusCode::kOk) {
+    lane_lost_ = why.ok() ? absl::StatusCode::kUnknown : why.code();  // It is a rank's word.
+  }
   last_trouble_ = While(ToString(end.id), why);
 }
 
@@ -209,8 +213,9 @@ void Term::OnNicsChanged(const RankId& id) {
 }
 
 void Term::ReplaceLanes(absl::Time now) {
-  if (phase_ != Phase::kReady || !(lane_lost_ || nics_changed_)) return;
-  if (lane_lost_) RetryLater(now);
+  const bool lane_lost = lane_lost_ != absl::StatusCode::kOk;
+  if (phase_ != Phase::kReady || !(lane_lost || nics_changed_)) return;
+  if (lane_lost) RetryLater(now);
   Gather();
 }
 

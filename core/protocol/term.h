@@ -118,8 +118,9 @@ class Term {
   absl::Time retry_at() const { return retry_at_; }
   bool had_trouble() const { return troubles_ > 0; }
   const absl::Status& last_trouble() const { return last_trouble_; }
-  // How many terms were established because lanes had died between ranks that lived.
-  uint64_t lanes_lost() const { return lanes_lost_; }
+  // How many terms were established because lanes had died between ranks that lived, by the code of
+  // the first death.
+  const std::map<absl::StatusCode, uint64_t>& lanes_lost() const { return lanes_lost_; }
 
  private:
   void RetryLater(absl::Time now);
@@ -142,8 +143,10 @@ class Term {
   uint32_t troubles_ = 0;  // Since an update committed.
   absl::Status last_trouble_;
   bool nics_changed_ = false;  // Since the plan was made.
-  bool lane_lost_ = false;     // Between ranks that live, since the last term was established.
-  uint64_t lanes_lost_ = 0;
+  // Why the first lane between ranks that live has died since the last term was established; kOk:
+  // none has.
+  absl::StatusCode lane_lost_ = absl::StatusCode::kOk;
+  std::map<absl::StatusCode, uint64_t> lanes_lost_;
 };
 
 }  // namespace waybill

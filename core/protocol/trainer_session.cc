@@ -157,6 +157,7 @@ void TrainerSession::AskForNext(absl::Time now) {
       std::max<int64_t>(1, absl::ToInt64Milliseconds(first.command.deadline - now)));
   message.mutable_publish()->set_digests_off(first.command.digests_off);
   message.mutable_publish()->set_hold_commit(first.command.hold_commit);
+  message.mutable_publish()->set_traceparent(first.command.traceparent);
   if (!first.command.digests_off) host_.Sample(first.command.version, *message.mutable_publish());
   Send(std::move(message));
 }

@@ -35,6 +35,7 @@ struct PublishCommand {
   // No group decides before Decide(), for which kArrived asks. All trainers must publish the
   // version with the same value.
   bool hold_commit = false;
+  std::string traceparent = {};  // For the controller's traces of the update; empty: none.
 };
 
 // Each group has an engine of its own.

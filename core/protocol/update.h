@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "core/base/rank_id.h"
 #include "core/plan/lanes.h"
 
@@ -82,6 +83,16 @@ struct LaneReport {
   bool co_owner = false;   // The lane joins two trainers: `peer` is a trainer.
   bool relay = false;      // The lane joins two workers: `peer` is a worker.
   std::string group = {};  // The group to whose term the lane belongs.
+};
+
+// How fast a lane carried its part of an update: from the sender's first post to the completion of
+// its last one.
+struct LaneRate {
+  uint32_t peer = 0;   // The receiver's rank.
+  std::string fabric;  // The name of the fabric that carries the lane, as "tcp".
+  uint64_t bytes = 0;
+  absl::Duration time;
+  std::string group = {};  // The group to which the update goes.
 };
 
 // Counters of one update, kept by the sender. Updates of equal plans have equal counts.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -20,6 +21,10 @@
 
 namespace waybill::testing_fabric {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Field;
 
 std::unique_ptr<Fabric> MakeChoice(bool local, bool tcp) {
   std::vector<ChoiceMember> members;
@@ -95,6 +100,9 @@ TEST(RateLimit, ALaneHasRoomAgainAfterTheTimeOfItsLastPostAndWaitEndsThen) {
   }
   const absl::Duration least = absl::Seconds(double{kPosts * kPost} / kRate);
   EXPECT_GE(SteadyNow() - begin, least - absl::Milliseconds(20));  // Pace::kCredit.
+  EXPECT_THAT(a.fabric().Counts(),
+              Contains(AllOf(Field(&FabricCount::name, "tcp.posted_bytes"),
+                             Field(&FabricCount::value, uint64_t{kPosts * kPost}))));
 }
 
 TEST(RateLimit, WhatIsNotToWaitIsTakenAtOnce) {

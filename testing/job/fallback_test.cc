@@ -136,7 +136,7 @@ TEST_F(FallbackTest, APathThatDiesLeavesTheUpdateWholeAndTheNextEpochUsesWhatSti
   EXPECT_THAT(to_worker_1, Each(AllOf(StartsWith("tcp: "), HasSubstr("not verbs"))));
   EXPECT_THAT(PathsOf(job_->trainer(1)->report().lanes), Each(StartsWith("verbs: ")));
   const proto::StatusReply status = job_->controller().status();
-  EXPECT_EQ(status.groups(0).lanes_lost(), 1u);
+  EXPECT_EQ(LanesLost(status.groups(0)), 1u);
   uint64_t fallbacks = 0;
   for (const proto::RankStatus& rank : status.ranks())
     fallbacks += CounterOf(rank.report(), "fallbacks");
@@ -184,7 +184,7 @@ TEST_F(FallbackTest, APathBetweenCoOwnersThatDiesFailsTheUpdateAndMaximaGoByWhat
   AwaitNewLanes(epoch);
   PublishAndCheck(3);
   PublishAndCheck(4);
-  EXPECT_EQ(job_->controller().status().groups(0).lanes_lost(), 1u);
+  EXPECT_EQ(LanesLost(job_->controller().status().groups(0)), 1u);
   // What is between trainers and workers is as before.
   for (uint32_t t = 0; t < 2; ++t) {
     for (const LaneReport& lane : job_->trainer(t)->report().lanes) {

@@ -109,7 +109,7 @@ TEST_P(RelaysTest, WhatARelayThatIsLostDoesNotBringComesFromTheTrainers) {
       for (uint32_t w = 0; w < 3; ++w) EXPECT_TRUE(job.Shows(w, version)) << w;
       for (uint32_t t = 0; t < 2; ++t) EXPECT_EQ(job.trainer(t)->Release().message(), "");
     }
-    EXPECT_EQ(job.controller().status().groups(0).lanes_lost(), 1u);
+    EXPECT_EQ(LanesLost(job.controller().status().groups(0)), 1u);
   }
 }
 

@@ -19,6 +19,7 @@
 #include "core/engine/timeline.h"
 #include "tools/waybill/asked_controller.h"
 #include "tools/waybill/commands.h"
+#include "tools/waybill/lane_rates.h"
 #include "tools/waybill/lane_table.h"
 #include "tools/waybill/page.h"
 #include "tools/waybill/printable.h"
@@ -119,7 +120,7 @@ void Print(const proto::StatusReply& status, std::ostream& out) {
 void PrintLanes(const proto::StatusReply& status, LaneDetail detail, std::ostream& out) {
   std::vector<std::string> paths, of_co_owners;
   uint64_t fallbacks = 0, lanes_lost = 0;
-  for (const proto::GroupStatus& group : status.groups()) lanes_lost += group.lanes_lost();
+  for (const proto::GroupStatus& group : status.groups()) lanes_lost += LanesLost(group);
   for (const proto::RankStatus& rank : status.ranks()) {
     fallbacks += CounterOf(rank.report(), "fallbacks");
     if (rank.name().rfind("trainer", 0) != 0) continue;
@@ -132,6 +133,14 @@ void PrintLanes(const proto::StatusReply& status, LaneDetail detail, std::ostrea
   if (!of_co_owners.empty()) {
     out << "\nends of lanes between trainers, which trade the maxima of split blocks\n"
         << LaneTable(of_co_owners, detail);
+  }
+  for (const auto& [fabric, rates] : RatesOfLanes(status)) {
+    out << absl::StrFormat(
+        "in the latest update, lanes by %s carried %.2f GB/s (median), at most %.2f, and least "
+        "%.2f "
+        "(%s)\n",
+        Printable(fabric), rates.median / 1e9, rates.fastest / 1e9, rates.slowest / 1e9,
+        Printable(rates.slowest_lane));
   }
   if (lanes_lost > 0 || fallbacks > 0) {
     out << absl::StrFormat(

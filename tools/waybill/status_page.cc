@@ -93,8 +93,8 @@ nlohmann::json WarningsOf(const proto::StatusReply& status) {
       warnings.push_back(
           absl::StrCat(name, ": version ", group.lost_version(), " was lost: ", group.lost_why()));
     }
-    if (group.lanes_lost() > 0) {
-      warnings.push_back(absl::StrCat(name, ": lanes have died ", group.lanes_lost(), " times"));
+    if (const uint64_t lost = LanesLost(group); lost > 0) {
+      warnings.push_back(absl::StrCat(name, ": lanes have died ", lost, " times"));
     }
   }
   std::map<std::string, size_t> unchanged;  // Workers, by group.

@@ -75,7 +75,7 @@ TEST(StatusPage, WarnsOfWhatIsWrong) {
   proto::GroupStatus* group = status.add_groups();
   group->set_name("a");
   group->set_waiting_for("worker 1");
-  group->set_lanes_lost(2);
+  group->add_lanes_lost()->set_value(2);
   proto::RankStatus* trainer = status.add_ranks();
   trainer->set_name("trainer 3");
   proto::Counter* fallbacks = trainer->mutable_report()->add_counters();

@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "core/base/status.h"
 #include "core/base/steady_now.h"
+#include "core/base/trace_parent.h"
 #include "core/control/ask_controller.h"
 #include "core/control/trainer.h"
 #include "core/layout/checkpoint.h"
@@ -37,6 +38,7 @@ struct Options {
   bool no_digests = false;
   bool fail_on_nonfinite = false;
   bool hold_commit = false;
+  std::string traceparent;
   uint64_t ring_mib = 32;
   uint32_t threads = 1;
 };
@@ -47,6 +49,9 @@ class TrainerProcess {
 
   absl::Status Join() {
     version_ = options_.version;
+    if (!options_.traceparent.empty()) {
+      WAYBILL_RETURN_IF_ERROR(ParseTraceParent(options_.traceparent).status());
+    }
     if (version_ == 0 && !options_.rank.driven) WAYBILL_RETURN_IF_ERROR(FindVersion());
     WAYBILL_ASSIGN_OR_RETURN(const Checkpoint checkpoint,
                              Checkpoint::Open(options_.rank.checkpoint));
@@ -129,7 +134,8 @@ class TrainerProcess {
     return {.timeout = absl::Seconds(options_.timeout_seconds),
             .digests = options_.no_digests ? Digests::kOff : Digests::kOn,
             .fail_on_nonfinite = options_.fail_on_nonfinite,
-            .hold_commit = options_.hold_commit};
+            .hold_commit = options_.hold_commit,
+            .traceparent = options_.traceparent};
   }
 
   absl::Duration outcome_timeout() const { return absl::Seconds(options_.timeout_seconds + 1); }
@@ -243,6 +249,11 @@ void AddTrainerCommand(CLI::App& app, Run& run) {
   command->add_flag("--hold-commit", options->hold_commit,
                     "once it has arrived everywhere, show it when a line comes on the standard "
                     "input of any trainer; all trainers need this flag");
+  command
+      ->add_option("--traceparent", options->traceparent,
+                   "the span that the update belongs to in the controller's traces, as a W3C "
+                   "traceparent; default: none, a trace of its own")
+      ->envname("TRACEPARENT");
   command->add_option("--ring-mib", options->ring_mib, "size of the staging ring in MiB")
       ->capture_default_str();
   // begin generated from capi/options.toml: flags of trainer by command->

@@ -185,6 +185,7 @@ class PublishOptions:
         hold: bool,
         after_event: int,
         hold_commit: bool,
+        traceparent: str,
     ) -> None: ...
 # end generated
 

@@ -237,6 +237,15 @@ def test_before_joining():
             worker.snapshot()
 
 
+def test_a_traceparent_that_is_none():
+    with Job() as job:
+        trainer, _ = pair(job)
+        job.join()
+        with pytest.raises(waybill.InvalidArgument, match="VERSION-TRACE-SPAN-FLAGS"):
+            trainer.publish(1, traceparent="00-1-2-01")
+        trainer.publish(1, traceparent=f"00-{'a' * 32}-{'b' * 16}-01").committed.wait(PATIENCE)
+
+
 def test_a_deadline_in_the_past():
     with Job() as job:
         trainer, _ = pair(job)

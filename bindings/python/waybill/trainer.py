@@ -399,6 +399,7 @@ class Trainer(Rank):
         hold: bool = False,
         stream: Any = None,
         hold_commit: bool = False,
+        traceparent: str = "",
         # end generated
     ) -> Publish:
         """Begins to send a version; every trainer of the job publishes the same one.
@@ -427,6 +428,11 @@ class Trainer(Rank):
                            it, abort() makes them keep what they show. The first answer of any
                            trainer counts. A trainer that loses the controller in the meantime
                            cannot answer any more. All trainers set it alike.
+        traceparent        The span of which the update is a part, as the value of a W3C traceparent
+                           header. The controller's traces of the version (`waybill controller
+                           --traces`) then belong to that span's trace, and are sent if it is
+                           sampled. Of several trainers' spans the one counts that the controller
+                           hears of first. Default: a trace of its own.
 
         A publish waits its turn within its own deadline: it begins once the version before it is sent, and in
         a group once that has decided. It also waits for a controller that is lost to come back.
@@ -452,6 +458,7 @@ class Trainer(Rank):
             hold=hold,
             after_event=0 if after is None else after.address,
             hold_commit=hold_commit,
+            traceparent=traceparent,
             # end generated
         )
 
@@ -531,6 +538,7 @@ class Trainer(Rank):
         hold: bool = False,
         stream: Any = None,
         hold_commit: bool = False,
+        traceparent: str = "",
         # end generated
     ) -> Publish:
         """Does the same as publish_async(), and returns when the version is sent: the tensors may change again.
@@ -552,6 +560,7 @@ class Trainer(Rank):
                 hold=hold,
                 stream=stream,
                 hold_commit=hold_commit,
+                traceparent=traceparent,
                 # end generated
             )
             self._pump.wait(publish._sent)

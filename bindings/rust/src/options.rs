@@ -163,7 +163,7 @@ impl WorkerOptions {
 }
 
 /// The options of a publish. An empty text or zero selects the default.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct PublishOptions {
     /// The time at which the publish ends at the latest. Default: 60 s from now.
     pub deadline: Deadline,
@@ -191,11 +191,16 @@ pub struct PublishOptions {
     /// makes them keep what they show. The first answer of any trainer counts. A trainer that loses the
     /// controller in the meantime cannot answer any more. All trainers set it alike.
     pub hold_commit: bool,
+    /// The span of which the update is a part, as the value of a W3C traceparent header. The
+    /// controller's traces of the version (`waybill controller --traces`) then belong to that span's
+    /// trace, and are sent if it is sampled. Of several trainers' spans the one counts that the
+    /// controller hears of first. Default: a trace of its own.
+    pub traceparent: String,
 }
 
 impl PublishOptions {
     /// Sets the fields of the C struct. `texts` has to live until the call is over.
-    pub(crate) fn write_to(&self, c: &mut ffi::waybill_publish_options_t, _texts: &mut Texts) {
+    pub(crate) fn write_to(&self, c: &mut ffi::waybill_publish_options_t, texts: &mut Texts) {
         c.deadline_ns = self.deadline.to_ns();
         c.until_committed = self.until_committed.into();
         c.no_digests = self.no_digests.into();
@@ -203,5 +208,6 @@ impl PublishOptions {
         c.hold = self.hold.into();
         c.after_event = self.after_event.map_or(null_mut(), CudaEvent::to_c);
         c.hold_commit = self.hold_commit.into();
+        c.traceparent = texts.lend(&self.traceparent);
     }
 }

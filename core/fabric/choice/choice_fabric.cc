@@ -68,7 +68,8 @@ class ChoiceFabric final : public Fabric {
         pace_(options.rate_limit),
         regions_(PointersTo(members_)),
         lane_of_way_(members_.size()),
-        lanes_carried_(members_.size()) {
+        lanes_carried_(members_.size()),
+        posted_bytes_(members_.size()) {
     polled_.reserve(kEventsAtOnce);
     capabilities_ = members_[0].fabric->capabilities();
     for (const ChoiceMember& member : members_) {
@@ -276,11 +277,10 @@ class ChoiceFabric final : public Fabric {
     }
     WAYBILL_RETURN_IF_ERROR(way.fabric->Post(way.lane, inner_writes_, immediate, token));
     ++outstanding_posts;
-    if (IsPaced(way)) {
-      uint64_t bytes = 0;
-      for (const Write& write : inner_writes_) bytes += write.size_bytes;
-      pace_.Count(bytes, options_.now());
-    }
+    uint64_t bytes = 0;
+    for (const Write& write : inner_writes_) bytes += write.size_bytes;
+    posted_bytes_[way.member] += bytes;
+    if (IsPaced(way)) pace_.Count(bytes, options_.now());
     return absl::OkStatus();
   }
 
@@ -316,6 +316,7 @@ class ChoiceFabric final : public Fabric {
     for (size_t i = 0; i < members_.size(); ++i) {
       const std::string& name = members_[i].fabric->capabilities().name;
       counts.push_back({absl::StrCat(name, ".lanes"), lanes_carried_[i]});
+      counts.push_back({absl::StrCat(name, ".posted_bytes"), posted_bytes_[i]});
       for (const FabricCount& count : members_[i].fabric->Counts()) {
         counts.push_back({absl::StrCat(name, ".", count.name), count.value});
       }
@@ -518,7 +519,8 @@ class ChoiceFabric final : public Fabric {
   std::vector<pollfd> waits_;
   uint64_t fallbacks_ = 0;
   std::vector<uint64_t> lanes_carried_;
-  std::vector<FabricEvent> polled_;  // Scratch, as is what follows.
+  std::vector<uint64_t> posted_bytes_;  // By member.
+  std::vector<FabricEvent> polled_;     // Scratch, as is what follows.
   std::vector<Write> inner_writes_;
 };
 

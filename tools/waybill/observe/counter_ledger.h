@@ -26,6 +26,8 @@ class CounterLedger {
               absl::Time now);
   // Returns the sum of a counter over all sources, or 0 if nobody has counted.
   uint64_t Sum(const std::string& counter) const;
+  // Returns the sums of all counters, by their names.
+  const std::map<std::string, uint64_t>& sums() const { return sums_; }
   void ForgetOldSources(absl::Time now);
 
  private:

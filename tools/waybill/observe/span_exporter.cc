@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "core/base/random_bits.h"
 #include "core/base/steady_now.h"
+#include "core/base/trace_parent.h"
 #include "core/base/version.h"
 #include "core/control/grpc_deadline.h"
 #include "tools/waybill/observe/otlp.grpc.pb.h"
@@ -52,15 +54,19 @@ void Add(google::protobuf::RepeatedPtrField<otlp::KeyValue>* attributes, const c
 // Makes the spans of one trace.
 class Trace {
  public:
-  Trace(std::mt19937_64* random, otlp::ScopeSpans* spans)
-      : random_(*random), id_(NewId() + NewId()), spans_(*spans) {}
+  // Continues the trace of `parent`, if there is one.
+  Trace(std::mt19937_64* random, const std::optional<TraceParent>& parent, otlp::ScopeSpans* spans)
+      : random_(*random), id_(parent ? parent->trace_id : NewId() + NewId()), spans_(*spans) {
+    if (parent) parent_ = parent->span_id;
+  }
 
+  // `parent`: null for the span of the update.
   otlp::Span* AddSpan(const otlp::Span* parent, const std::string& name, absl::Time begin,
                       absl::Time end) {
     otlp::Span* span = spans_.add_spans();
     span->set_trace_id(id_);
     span->set_span_id(NewId());
-    if (parent != nullptr) span->set_parent_span_id(parent->span_id());
+    span->set_parent_span_id(parent == nullptr ? parent_ : parent->span_id());
     span->set_name(name);
     span->set_kind(kInternal);
     span->set_start_time_unix_nano(static_cast<uint64_t>(absl::ToUnixNanos(begin)));
@@ -73,6 +79,7 @@ class Trace {
 
   std::mt19937_64& random_;
   const std::string id_;
+  std::string parent_;  // The id of a trainer's span, or empty.
   otlp::ScopeSpans& spans_;
 };
 
@@ -158,6 +165,7 @@ void SpanExporter::OnUpdateEnded(const UpdateWatch::Progress& update) {
     }
     found->second = std::move(others);
   }
+  if (update.parent && !update.parent->sampled) return;  // Nobody records the rest of the trace.
   if (waiting_.size() == kMostWaiting) {
     ++lost_;
     return;
@@ -190,7 +198,7 @@ void SpanExporter::Send(const Update& update) {
   otlp::ScopeSpans* scope = resource->add_scope_spans();
   scope->mutable_scope()->set_name("waybill");
   scope->mutable_scope()->set_version(kVersion);
-  Trace trace(&random_, scope);
+  Trace trace(&random_, progress.parent, scope);
 
   const absl::Time begin = update.ended - progress.total;
   otlp::Span* root = trace.AddSpan(nullptr, "update", begin, update.ended);

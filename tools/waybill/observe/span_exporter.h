@@ -24,8 +24,9 @@
 
 namespace waybill {
 
-// Each update of a group is a trace. Its root span has a child for each part of the update, and one
-// for each rank that has reported, with a child for each stage on that rank.
+// Each update of a group is a trace, or continues the trace of the span that a trainer has named as
+// its parent, if that is sampled. The update's span has a child for each part of the update, and
+// one for each rank that has reported, with a child for each stage on that rank.
 //
 // A rank's clock may differ from the controller's, so the times of its stages count back from when
 // the controller heard of the last one. A trainer reports once it has sent a version to all groups;

@@ -184,6 +184,34 @@ TEST(SpanExporter, GroupsOfOneVersionHaveTracesOfTheirOwnWithTheSameTrainers) {
               ElementsAre("wait", "transfer", "trainer 0", "worker 1"));
 }
 
+TEST(SpanExporter, AnUpdateContinuesTheTraceOfATrainersSpan) {
+  Collector collector;
+  SpanExporter exporter(collector.address(), "rl", Ignore);
+  UpdateWatch::Progress update = Update("a", 7);
+  update.parent = {std::string(15, 0) + "t", std::string(7, 0) + "s", /*sampled=*/true};
+  exporter.OnUpdateEnded(update);
+  const otlp::ResourceSpans trace = collector.Await(1).at(0);
+  const otlp::Span& root = trace.scope_spans(0).spans(0);
+  EXPECT_EQ(root.parent_span_id(), update.parent->span_id);
+  EXPECT_NE(root.span_id(), update.parent->span_id);
+  for (const otlp::Span& span : trace.scope_spans(0).spans()) {
+    EXPECT_EQ(span.trace_id(), update.parent->trace_id);
+  }
+  EXPECT_THAT(ChildrenOf(trace, root), ElementsAre("wait", "transfer"));
+}
+
+TEST(SpanExporter, AnUpdateOfATraceThatIsNotSampledIsNotSent) {
+  Collector collector;
+  SpanExporter exporter(collector.address(), "rl", Ignore);
+  UpdateWatch::Progress update = Update("a", 7);
+  update.parent = {std::string(16, 't'), std::string(8, 's'), /*sampled=*/false};
+  exporter.OnUpdateEnded(update);
+  exporter.OnUpdateEnded(Update("a", 8));
+  const std::vector<otlp::ResourceSpans> traces = collector.Await(1);
+  ASSERT_EQ(traces.size(), 1u);
+  EXPECT_EQ(Attributes(traces[0].scope_spans(0).spans(0).attributes()).at("waybill.version"), "8");
+}
+
 TEST(SpanExporter, AFailedUpdateIsAnErrorAndNamesAreData) {
   Collector collector;
   SpanExporter exporter(collector.address(), "rl", Ignore);

@@ -10,7 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "core/control/status_json.h"
+#include "tools/waybill/lane_rates.h"
 #include "tools/waybill/observe/families.h"
 
 namespace waybill {
@@ -21,6 +23,7 @@ using Families = std::vector<Family>;
 
 constexpr absl::string_view kTrainer = "trainer";
 constexpr absl::string_view kWorker = "worker";
+constexpr absl::string_view kLaneDeaths = "lane_deaths.";  // Counters: with the status code.
 
 // A rank's name is its role and its number: "worker 3".
 struct RankName {
@@ -126,6 +129,21 @@ void AddRanks(const proto::StatusReply& status, Families& families) {
   families.push_back(std::move(lane_family));
 }
 
+void AddLaneRates(const proto::StatusReply& status, Families& families) {
+  Family family =
+      MakeGauges("waybill_lane_rate_bytes_per_second",
+                 "How fast lanes carried the latest update, from a trainer's first post "
+                 "to the completion of the last.");
+  for (const auto& [fabric, rates] : RatesOfLanes(status)) {
+    for (const auto& [lane, rate] : {std::pair("fastest", rates.fastest),
+                                     {"median", rates.median},
+                                     {"slowest", rates.slowest}}) {
+      AddSeries(family, {{"fabric", fabric}, {"lane", lane}}, rate);
+    }
+  }
+  families.push_back(std::move(family));
+}
+
 // The slowest rank sets the pace, so it stands for all of its role.
 void AddStages(const proto::StatusReply& status, Families& families) {
   std::map<std::pair<std::string, std::string>, double> slowest;  // By role and stage.
@@ -165,12 +183,15 @@ void AddMemory(const proto::StatusReply& status, Families& families) {
 
 void RecordCounters(const proto::StatusReply& status, CounterLedger& ledger, absl::Time now) {
   for (const proto::GroupStatus& group : status.groups()) {
-    ledger.Record("lane_deaths", group.name(), group.lanes_lost(), now);
+    for (const proto::Counter& lost : group.lanes_lost()) {
+      ledger.Record(absl::StrCat(kLaneDeaths, lost.name()), group.name(), lost.value(), now);
+    }
   }
   for (const proto::RankStatus& rank : status.ranks()) {
     const std::string source = absl::StrCat(rank.name(), "/", rank.group());
-    for (const char* counter : {"tcp.sent_bytes", "tcp.received_bytes", "fallbacks", "sent_bytes",
-                                "verified_bytes", "unchanged_versions"}) {
+    for (const char* counter :
+         {"tcp.sent_bytes", "tcp.received_bytes", "verbs.posted_bytes", "fallbacks", "sent_bytes",
+          "verified_bytes", "unchanged_versions"}) {
       const uint64_t value = CounterOf(rank.report(), counter);
       ledger.Record(counter, source, value, now);
     }
@@ -184,6 +205,7 @@ void AddCounters(const CounterLedger& ledger, Families& families) {
                               "Bytes that ranks have sent and received over a network, by fabric.");
   AddSeries(bytes, {{"direction", "received"}, {"fabric", "tcp"}}, sum("tcp.received_bytes"));
   AddSeries(bytes, {{"direction", "sent"}, {"fabric", "tcp"}}, sum("tcp.sent_bytes"));
+  AddSeries(bytes, {{"direction", "sent"}, {"fabric", "verbs"}}, sum("verbs.posted_bytes"));
   families.push_back(std::move(bytes));
   Family weights = MakeCounters("waybill_weight_bytes_total",
                                 "Bytes of weights that trainers have sent over all fabrics, and "
@@ -196,8 +218,15 @@ void AddCounters(const CounterLedger& ledger, Families& families) {
     AddSeries(family, {}, sum(counter));
     families.push_back(std::move(family));
   };
-  add("waybill_lane_deaths_total", "Terms of groups that ended because a lane had died.",
-      "lane_deaths");
+  Family deaths =
+      MakeCounters("waybill_lane_deaths_total",
+                   "Terms of groups that ended because a lane had died, by the error's code.");
+  for (const auto& [counter, terms] : ledger.sums()) {
+    const auto code = absl::StripPrefix(counter, kLaneDeaths);
+    if (code.size() == counter.size()) continue;
+    AddSeries(deaths, {{"code", std::string(code)}}, static_cast<double>(terms));
+  }
+  families.push_back(std::move(deaths));
   add("waybill_lane_fallbacks_total", "Ends of lanes that fell back to a slower fabric.",
       "fallbacks");
   add("waybill_unchanged_versions_total",
@@ -237,6 +266,7 @@ std::vector<prometheus::MetricFamily> StatusFamilies(const proto::StatusReply& s
   AddVersions(status, families);
   AddGroups(status, families);
   AddRanks(status, families);
+  AddLaneRates(status, families);
   AddStages(status, families);
   AddMemory(status, families);
   RecordCounters(status, ledger, now);

@@ -69,7 +69,11 @@ proto::StatusReply TwoGroups() {
   status.set_switch_spread_us(1500);
   AddGroup(status, "a", "updating", 8);
   proto::GroupStatus* late = AddGroup(status, "b", "connecting", 6);
-  late->set_lanes_lost(3);
+  for (const auto& [code, terms] : {std::pair("UNAVAILABLE", 3), std::pair("DATA_LOSS", 1)}) {
+    proto::Counter* lost = late->add_lanes_lost();
+    lost->set_name(code);
+    lost->set_value(terms);
+  }
   late->set_lost_version(8);
   late->set_catch_up_trouble("catch up from a: there are no lanes to it");
   for (int i = 0; i < 2; ++i) {
@@ -77,6 +81,7 @@ proto::StatusReply TwoGroups() {
     AddCounter(trainer, "fallbacks", 1);
     AddCounter(trainer, "tcp.sent_bytes", 300);
     AddCounter(trainer, "sent_bytes", 200);
+    AddCounter(trainer, "verbs.posted_bytes", 120);
     AddCounter(trainer, "ring_high_water_bytes", 64 + i);
     AddCounter(trainer, "nonfinite_elements", 4);
     AddStage(trainer, "post", 0, 1'000'000 * (i + 1));
@@ -84,6 +89,10 @@ proto::StatusReply TwoGroups() {
     AddLane(trainer, "tcp: 10.0.0.1:41234 to 10.0.0.2:41235; not verbs: no NIC");
     AddLane(trainer, "verbs: mlx5_0 (::1) to mlx5_1 (::2)");
     AddLane(trainer, "not connected");
+    proto::LaneRate* rate = trainer->mutable_report()->add_lane_rates();
+    rate->set_fabric("verbs");
+    rate->set_bytes(3000 * (i + 1));
+    rate->set_us(1'000'000);
   }
   proto::RankStatus* worker = AddRank(status, "worker 0", "a");
   worker->set_shown_version(8);
@@ -133,6 +142,9 @@ TEST_F(StatusFamiliesTest, SaysWhatTheStatusSays) {
                   R"(waybill_lanes{fabric="tcp"} 2)",
                   R"(waybill_lanes{fabric="verbs"} 2)",
                   R"(waybill_lanes{fabric="none"} 2)",
+                  R"(waybill_lane_rate_bytes_per_second{fabric="verbs",lane="slowest"} 3000)",
+                  R"(waybill_lane_rate_bytes_per_second{fabric="verbs",lane="median"} 3000)",
+                  R"(waybill_lane_rate_bytes_per_second{fabric="verbs",lane="fastest"} 6000)",
                   R"(waybill_last_stage_seconds{role="trainer",stage="post"} 2)",
                   R"(waybill_last_stage_seconds{role="worker",stage="verify"} 0.25)",
                   R"(waybill_worker_buffer_bytes{memory="host"} 1000)",
@@ -141,9 +153,11 @@ TEST_F(StatusFamiliesTest, SaysWhatTheStatusSays) {
                   "waybill_nonfinite_elements 8",
                   R"(waybill_bytes_total{direction="sent",fabric="tcp"} 600)",
                   R"(waybill_bytes_total{direction="received",fabric="tcp"} 290)",
+                  R"(waybill_bytes_total{direction="sent",fabric="verbs"} 240)",
                   R"(waybill_weight_bytes_total{direction="sent"} 400)",
                   R"(waybill_weight_bytes_total{direction="verified"} 190)",
-                  "waybill_lane_deaths_total 3",
+                  R"(waybill_lane_deaths_total{code="DATA_LOSS"} 1)",
+                  R"(waybill_lane_deaths_total{code="UNAVAILABLE"} 3)",
                   "waybill_lane_fallbacks_total 2",
                   "waybill_unchanged_versions_total 1",
               }));
@@ -151,7 +165,8 @@ TEST_F(StatusFamiliesTest, SaysWhatTheStatusSays) {
 
 TEST_F(StatusFamiliesTest, AnEmptyJobHasNoGroupsAndNoVersions) {
   const std::set<std::string> lines = Lines({});
-  EXPECT_THAT(lines, IsSupersetOf({"waybill_published_version 0", "waybill_lane_deaths_total 0"}));
+  EXPECT_THAT(lines,
+              IsSupersetOf({"waybill_published_version 0", "waybill_lane_fallbacks_total 0"}));
   EXPECT_THAT(lines, Not(Contains(HasSubstr("waybill_group_version{"))));
 }
 
@@ -182,7 +197,7 @@ TEST_F(StatusFamiliesTest, CountersDoNotFallWhenRanksAndGroupsLeave) {
   EXPECT_THAT(Lines(status), IsSupersetOf({
                                  R"(waybill_bytes_total{direction="sent",fabric="tcp"} 600)",
                                  R"(waybill_weight_bytes_total{direction="verified"} 190)",
-                                 "waybill_lane_deaths_total 3",
+                                 R"(waybill_lane_deaths_total{code="UNAVAILABLE"} 3)",
                                  "waybill_lane_fallbacks_total 2",
                              }));
   AddCounter(AddRank(status, "trainer 0", ""), "tcp.sent_bytes", 50);  // A new process.

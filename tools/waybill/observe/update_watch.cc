@@ -53,7 +53,7 @@ void UpdateWatch::OnReceived(ConnectionId connection, const proto::RankMessage& 
   const std::lock_guard lock(mutex_);
   switch (message.kind_case()) {
     case proto::RankMessage::kPublish:
-      return OnPublish(connection, message.publish().version(), now);
+      return OnPublish(connection, message.publish(), now);
     case proto::RankMessage::kArrived:
       return OnArrived(connection, message.arrived(), now);
     case proto::RankMessage::kSent:
@@ -110,13 +110,19 @@ UpdateWatch::Update* UpdateWatch::Find(const proto::Round& round) {
   return found == updates_.end() ? nullptr : &found->second;
 }
 
-void UpdateWatch::OnPublish(ConnectionId trainer, uint64_t version, absl::Time now) {
-  Publication& publication = publications_[version];
+void UpdateWatch::OnPublish(ConnectionId trainer, const proto::Publish& publish, absl::Time now) {
+  Publication& publication = publications_[publish.version()];
   // A trainer that publishes a version again has withdrawn it before.
   if (publication.trainers.empty() || publication.trainers.contains(trainer)) {
     publication = {.first = now};
   }
   publication.trainers.insert(trainer);
+  if (!publication.parent && !publish.traceparent().empty()) {
+    // Ranks send what they have checked. Anything else is no reason to measure less.
+    if (auto parent = ParseTraceParent(publish.traceparent()); parent.ok()) {
+      publication.parent = *std::move(parent);
+    }
+  }
   if (publications_.size() > kMostPublications) publications_.erase(publications_.begin());
 }
 
@@ -130,6 +136,7 @@ void UpdateWatch::OnPrepare(ConnectionId worker, const proto::Prepare& prepare, 
         .version = prepare.version(),
         .published = publication == publications_.end() ? now : publication->second.first,
         .prepared = now};
+    if (publication != publications_.end()) begun.parent = publication->second.parent;
     // An update that goes on without lanes that died has begun with the earlier round.
     if (const Update* continued = Find(prepare.continues());
         prepare.has_continues() && continued != nullptr) {
@@ -245,7 +252,8 @@ UpdateWatch::Progress UpdateWatch::ProgressOf(const Update& update, absl::Time u
   Progress progress = {.group = update.group,
                        .version = update.version,
                        .workers = update.workers,
-                       .arrived = update.workers - update.lacking.size()};
+                       .arrived = update.workers - update.lacking.size(),
+                       .parent = update.parent};
   const absl::Time begins[] = {update.published, update.prepared,  update.started,
                                update.arrived,   update.committed, absl::InfiniteFuture()};
   for (size_t i = 0; i + 1 < std::size(begins) && begins[i] != absl::InfiniteFuture(); ++i) {

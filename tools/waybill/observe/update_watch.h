@@ -12,12 +12,14 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "core/base/trace_parent.h"
 #include "core/control/controller.h"
 #include "core/protocol/messages.pb.h"
 
@@ -59,6 +61,8 @@ class UpdateWatch final : public ControllerObserver {
     absl::Duration total;  // The sum of the parts.
     std::string error;     // Why the update was given up; empty otherwise.
     absl::Duration age;    // The time since the update ended; 0 while it runs.
+    // The span to which the update belongs, if a trainer has named one.
+    std::optional<TraceParent> parent = {};
   };
 
   // The listeners outlive the watch.
@@ -98,6 +102,7 @@ class UpdateWatch final : public ControllerObserver {
     std::set<ConnectionId> lacking;    // Workers that have not ARRIVED.
     std::set<ConnectionId> unsettled;  // Workers that have not SHOWN.
     bool whole = true;                 // No worker was lost.
+    std::optional<TraceParent> parent = {};
   };
   struct Ended {
     Progress progress;
@@ -108,11 +113,12 @@ class UpdateWatch final : public ControllerObserver {
   struct Publication {
     absl::Time first;
     std::set<ConnectionId> trainers;
+    std::optional<TraceParent> parent = {};  // The first that a trainer named.
   };
 
   static Key KeyOf(const proto::Round& round) { return {round.epoch(), round.sequence()}; }
   Update* Find(const proto::Round& round);
-  void OnPublish(ConnectionId trainer, uint64_t version, absl::Time now);
+  void OnPublish(ConnectionId trainer, const proto::Publish& publish, absl::Time now);
   void OnPrepare(ConnectionId worker, const proto::Prepare& prepare, absl::Time now);
   void OnStart(const proto::Start& start, absl::Time now);
   void OnArrived(ConnectionId worker, const proto::Arrived& arrived, absl::Time now);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 
 namespace waybill {
 namespace {
@@ -24,9 +25,10 @@ class UpdateWatchTest : public testing::Test {
     join.set_group(group);
     watch_.OnJoined(worker, join);
   }
-  void Publish(ConnectionId trainer, uint64_t version) {
+  void Publish(ConnectionId trainer, uint64_t version, const std::string& traceparent = "") {
     proto::RankMessage message;
     message.mutable_publish()->set_version(version);
+    message.mutable_publish()->set_traceparent(traceparent);
     watch_.OnReceived(trainer, message, now_);
   }
   proto::Prepare Preparation(uint64_t epoch, uint64_t version) {
@@ -187,6 +189,26 @@ TEST_F(UpdateWatchTest, AVersionThatIsPublishedAgainWaitsAnew) {
   Pass(2);
   Prepare(kWorker, Preparation(1, 7));
   EXPECT_EQ(Durations()["wait"], 2);
+}
+
+TEST_F(UpdateWatchTest, AnUpdateBelongsToTheFirstSpanThatATrainerNames) {
+  const auto span = [](char digit) {
+    return absl::StrCat("00-", std::string(32, digit), "-", std::string(16, digit), "-01");
+  };
+  Join(kWorker, "a");
+  Join(kOtherWorker, "b");
+  Publish(kTrainer, 7, "what a liar sends");
+  Publish(kOtherTrainer, 7, span('a'));
+  Publish(kOtherTrainer + 1, 7, span('b'));
+  Prepare(kWorker, Preparation(1, 7));
+  const auto parent = watch_.GroupProgress(now_).at(0).parent;
+  ASSERT_TRUE(parent.has_value());
+  EXPECT_EQ(parent->trace_id, std::string(16, '\xaa'));
+  EXPECT_EQ(parent->span_id, std::string(8, '\xaa'));
+
+  Publish(kTrainer, 8);
+  Prepare(kOtherWorker, Preparation(2, 8));
+  EXPECT_FALSE(watch_.GroupProgress(now_).back().parent.has_value());
 }
 
 TEST_F(UpdateWatchTest, CatchingUpIsNotMeasured) {
