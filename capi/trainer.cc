@@ -120,6 +120,7 @@ class TrainerObject final : public Rank {
     const TrainerReport report = Report();
     json["joined"] = CheckJoined().ok();
     json["ring_bytes"] = engine_.ring_bytes;
+    json["images"] = engine_.images;
     json["ring_high_water_bytes"] = report.ring_high_water_bytes;
     json["groups"] = report.groups;
     json["lanes"] = LanesToJson(report.lanes);
@@ -206,6 +207,7 @@ absl::StatusOr<std::shared_ptr<TrainerObject>> CreateTrainer(
   if (device != nullptr) engine = SenderEngineOptions::ForGpu();
   if (options.ring_bytes != 0) engine.ring_bytes = options.ring_bytes;
   if (options.stage_threads != 0) engine.stage_threads = options.stage_threads;
+  engine.images = options.images != 0;
   auto trainer =
       std::make_shared<TrainerObject>(std::move(parts), regions, engine, std::move(device));
   WAYBILL_RETURN_IF_ERROR(AddUser(regions, trainer));

@@ -787,10 +787,17 @@ typedef struct waybill_trainer_options { /* From capi/options.toml. */
   /* The largest size of the staging ring. Default: 32 MiB, or 128 MiB if the regions are GPU
    * memory. */
   uint64_t ring_bytes;
+  /* 1: a publish copies the tensors first, to memory that joining reserves where they lie (in the
+   * host's memory or on their GPU, as large as they are), and the version is sent from the copy.
+   * The tensors may change once they are copied, which ends the publish, and the copy serves groups
+   * that have missed the version until the next one is published. The next publish waits until the
+   * version has been sent. What fails after the publish has ended is told with the outcome. */
+  uint32_t images;
+  uint32_t reserved;
   waybill_queue_t* queue;
 } waybill_trainer_options_t;
 #define WAYBILL_TRAINER_OPTIONS_INIT \
-  {sizeof(waybill_trainer_options_t), NULL, NULL, NULL, 0, 0, 0, NULL}
+  {sizeof(waybill_trainer_options_t), NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL}
 
 /* Creates a trainer: a rank that holds new weights. It opens the GPU of its regions, if there is
  * one, and no connection before waybill_trainer_join(). Versions are sent in the order of the

@@ -123,12 +123,19 @@ type TrainerOptions struct {
 	StageThreads uint32
 	// The largest size of the staging ring. Default: 32 MiB, or 128 MiB if the regions are GPU memory.
 	RingBytes uint64
+	// True: a publish copies the tensors first, to memory that joining reserves where they lie (in the
+	// host's memory or on their GPU, as large as they are), and the version is sent from the copy. The
+	// tensors may change once they are copied, which ends the publish, and the copy serves groups that
+	// have missed the version until the next one is published. The next publish waits until the
+	// version has been sent. What fails after the publish has ended is told with the outcome.
+	Images bool
 }
 
 // writeTo sets the fields of the C struct that these options describe.
 func (o *TrainerOptions) writeTo(c *C.waybill_trainer_options_t, a *arguments) {
 	c.stage_threads = C.uint32_t(o.StageThreads)
 	c.ring_bytes = C.uint64_t(o.RingBytes)
+	c.images = flag(o.Images)
 }
 
 // WorkerOptions are the options of a worker. The zero value of a field selects its default.

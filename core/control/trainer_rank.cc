@@ -25,8 +25,19 @@ SessionOptions WithManifest(SessionOptions options, const Manifest& manifest,
 absl::StatusOr<std::unique_ptr<TrainerRank>> TrainerRank::Create(
     SessionOptions options, const SenderEngineOptions& engine, Manifest manifest,
     std::vector<MemorySpan> regions, Fabric* fabric, RankActions* actions) {
+  std::unique_ptr<Image> image;
+  if (engine.images) {
+    WAYBILL_ASSIGN_OR_RETURN(
+        image, Image::Create(regions, engine.stage_threads, [fabric] { fabric->Wake(); }));
+    regions = image->regions();
+  }
   std::unique_ptr<TrainerRank> rank(new TrainerRank(std::move(options), std::move(manifest),
                                                     std::move(regions), fabric, actions));
+  if (image != nullptr) {
+    rank->images_ = std::make_unique<ImagePublisher>(
+        std::move(image), &rank->session_,
+        [actions](Notice notice) { actions->Tell(std::move(notice)); });
+  }
   WAYBILL_ASSIGN_OR_RETURN(rank->staging_, StagingArea::Create(fabric, engine));
   WAYBILL_ASSIGN_OR_RETURN(rank->sample_, ReplicaSample::Create(&rank->manifest_, rank->regions_));
   for (uint32_t r = 0; r < rank->regions_.size(); ++r) {
@@ -53,12 +64,12 @@ void TrainerRank::Join(uint64_t token, absl::Time deadline, absl::Time now) {
 
 void TrainerRank::Publish(uint64_t token, const PublishCommand& command, absl::Time now) {
   report_.published = now;
-  session_.Publish(token, command, now);
+  images_ ? images_->Publish(token, command, now) : session_.Publish(token, command, now);
   HandleEvents(now);
 }
 
 void TrainerRank::Proceed(uint64_t token, const absl::Status& done, absl::Time now) {
-  session_.Proceed(token, done, now);
+  images_ ? images_->Proceed(token, done, now) : session_.Proceed(token, done, now);
   HandleEvents(now);
 }
 
@@ -68,11 +79,12 @@ void TrainerRank::Release(uint64_t token, absl::Time now) {
 }
 
 void TrainerRank::Cancel(uint64_t token, absl::Time now) {
-  session_.Cancel(token, now);
+  images_ ? images_->Cancel(token, now) : session_.Cancel(token, now);
   HandleEvents(now);
 }
 
 void TrainerRank::Leave(uint64_t token, absl::Time now) {
+  if (images_) images_->Leave();
   session_.Leave(token, now);
   HandleEvents(now);
 }
@@ -121,7 +133,9 @@ void TrainerRank::PollFabric() {
 }
 
 absl::Time TrainerRank::next_deadline() const {
-  return events_.empty() ? session_.next_deadline() : absl::InfinitePast();
+  if (!events_.empty()) return absl::InfinitePast();
+  return std::min(session_.next_deadline(),
+                  images_ ? images_->next_deadline() : absl::InfiniteFuture());
 }
 
 TransferCounts TrainerRank::counts() const {
@@ -226,6 +240,7 @@ void TrainerRank::HandleEvents(absl::Time now) {
     events_.pop_front();
     Handle(group, event, now);
   }
+  if (images_) images_->Step(now);
 }
 
 void TrainerRank::Handle(const std::string& name, const SenderEvent& event, absl::Time now) {

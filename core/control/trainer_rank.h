@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/control/group_sender.h"
+#include "core/control/image_publisher.h"
 #include "core/control/rank_actions.h"
 #include "core/control/rank_nics.h"
 #include "core/control/rank_report.h"
@@ -81,7 +82,7 @@ class TrainerRank final : private TrainerHost {
   void Send(proto::RankMessage message) override { actions_.Send(std::move(message)); }
   void Tell(Notice notice) override {
     ++report_changes_;
-    actions_.Tell(std::move(notice));
+    images_ ? images_->OnNotice(std::move(notice)) : actions_.Tell(std::move(notice));
   }
   proto::RankReport MakeReport() const override { return EncodeReport(report(), fabric_); }
   absl::StatusOr<proto::Offers> SetPlan(TermPlan plan) override;
@@ -117,12 +118,13 @@ class TrainerRank final : private TrainerHost {
   absl::Status DescribeNonFinite(const Group& group) const;
 
   const Manifest manifest_;
-  const std::vector<MemorySpan> regions_;
+  const std::vector<MemorySpan> regions_;  // What is sent: the tensors, or the image of them.
   Fabric& fabric_;
   RankActions& actions_;
   RankNics nics_;
   TrainerSession session_;
-  std::unique_ptr<StagingArea> staging_;
+  std::unique_ptr<ImagePublisher> images_;  // Null: versions are sent from the tensors.
+  std::unique_ptr<StagingArea> staging_;    // After the image, whose memory it registers.
   std::unique_ptr<ReplicaSample> sample_;
   std::map<std::string, Group> groups_;
   std::vector<FabricEvent> fabric_events_;

@@ -32,6 +32,8 @@ struct SenderEngineOptions {
   // Routes that need no conversion, and whose contiguous runs are at least this long, are sent from
   // the tensors themselves.
   uint64_t direct_run_bytes = kDirectRunBytes;
+  // Versions are sent from a copy of the tensors (image.h).
+  bool images = false;
   // Chunks of at least this size are announced, so that the receiver verifies them while later ones
   // arrive.
   uint64_t announced_bytes = 64 << 10;

@@ -31,6 +31,7 @@ struct Job {
   bool asked = false;     // Users answer the notices of updates.
   bool required = false;  // No version is published without every group.
   bool held = false;      // Trainers hold some versions for groups that have missed them.
+  bool images = false;    // Trainers publish from images, and hold each version until the next.
   size_t most_ranks = 0;  // That there were at a time.
   bool relays = false;  // Workers hold the whole tensor, and relay it to the others of their group.
   // Users do what others do not; see also the faults of such seeds.

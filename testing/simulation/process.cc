@@ -72,7 +72,9 @@ std::vector<MemorySpan> Process::MakeMemory(const Manifest& manifest) {
 absl::Status Process::MakeTrainer(SessionOptions options) {
   Manifest manifest = job_.ManifestOf(id_);
   std::vector<MemorySpan> regions = MakeMemory(manifest);
-  auto made = TrainerRank::Create(std::move(options), SendingOf(id_.rank), std::move(manifest),
+  SenderEngineOptions engine = SendingOf(id_.rank);
+  engine.images = job_.images;
+  auto made = TrainerRank::Create(std::move(options), engine, std::move(manifest),
                                   std::move(regions), fabric_.get(), this);
   if (!made.ok()) return made.status();
   trainer_ = *std::move(made);
@@ -324,8 +326,6 @@ void Process::CheckGrowth() {
 }
 
 // What is shown, and what a reader holds, is every byte of its version.
-void Process::CheckShown(absl::string_view when) {
-  const auto check = [&](const Snapshot& held, absl::string_view what) {
 const std::vector<std::vector<std::byte>>& Process::BytesToShow(uint64_t version) {
   if (std::pair(id_, version) != std::pair(checked_.id, checked_.version)) {
     checked_ = {id_, version, job_.BytesOf(id_, version)};
@@ -333,6 +333,8 @@ const std::vector<std::vector<std::byte>>& Process::BytesToShow(uint64_t version
   return checked_.bytes;
 }
 
+void Process::CheckShown(absl::string_view when) {
+  const auto check = [&](const Snapshot& held, absl::string_view what) {
     const auto& expected = BytesToShow(held.version());
     bool whole = true;
     for (uint32_t r = 0; r < expected.size(); ++r) {
@@ -465,6 +467,9 @@ void Process::HandleNotice(const Notice& notice) {
     case Notice::Kind::kWorkerLost:
     case Notice::Kind::kCaughtUp:
     case Notice::Kind::kDecided:
+      // What fails after the image is complete.
+      if (job_.images && !notice.status.ok() && notice.version == done_) failed_ = true;
+      return;
     case Notice::Kind::kReceived:
       return;
     default:
@@ -473,7 +478,7 @@ void Process::HandleNotice(const Notice& notice) {
 }
 
 void Process::ChangeTensors(absl::string_view what) {
-  if (fabric_->held_data_posts() > 0) {
+  if (!job_.images && fabric_->held_data_posts() > 0) {
     run_.Violate(absl::StrCat("quiet: ", name(), ": ", what,
                               " has ended, and writes of the version are on their way"));
   }

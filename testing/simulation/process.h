@@ -196,7 +196,7 @@ class Process final : public RankActions {
   // Gives commands that do not fit the state of the rank: they end, and do nothing.
   void TryWhatDoesNotFit();
   // Returns true for the versions that all trainers hold.
-  bool Holds(uint64_t version) const { return job_.held && version % 2 == 0; }
+  bool Holds(uint64_t version) const { return job_.held && !job_.images && version % 2 == 0; }
   // The tensors may change from now on.
   void ChangeTensors(absl::string_view what);
 

@@ -163,6 +163,7 @@ class TrainerOptions:
         self,
         stage_threads: int,
         ring_bytes: int,
+        images: bool,
     ) -> None: ...
 
 class WorkerOptions:

@@ -180,6 +180,26 @@ def test_a_gpu_casts_on_the_way(held, wanted, turned):
         assert ((found.T if turned else found) == weights.astype(wanted)).all()
 
 
+def test_the_image_of_a_gpus_tensors_lies_on_that_gpu():
+    with Gpu() as gpu, Job() as job:
+        source, target = gpu.array(WEIGHTS), gpu.array(numpy.zeros_like(WEIGHTS))
+        here, there = WEIGHTS + 1, numpy.zeros_like(WEIGHTS)
+        trainer, worker = job.trainer(images=True), job.worker(mode="shadow-copy")
+        trainer.add("a", source)
+        trainer.add("b", here)
+        worker.add("a", target)
+        worker.add("b", there)
+        job.join()
+        publish = trainer.publish(1, hold_commit=True, deadline=PATIENCE)
+        write(source.address, numpy.zeros_like(WEIGHTS))
+        here[:] = 0
+        publish.arrived.wait(PATIENCE)
+        publish.commit()
+        publish.committed.wait(PATIENCE)
+        assert (read(target) == WEIGHTS).all()
+        assert (there == WEIGHTS + 1).all()
+
+
 def test_a_rank_may_hold_both():
     with Gpu() as gpu, Job() as job:
         here, there = numpy.zeros_like(WEIGHTS), gpu.array(numpy.zeros_like(WEIGHTS))

@@ -120,6 +120,37 @@ def test_a_version_that_is_held_waits_for_its_word(job):
         publish.commit()
 
 
+def test_with_images_tensors_may_change_while_a_version_waits_for_its_word():
+    with Job() as job:
+        trainer, worker = job.trainer(images=True), job.worker(mode="shadow-copy")
+        weights, shown = numpy.zeros(4, numpy.uint8), numpy.zeros(4, numpy.uint8)
+        trainer.add("w", weights)
+        worker.add("w", shown)
+        job.join()
+        for version in (1, 2, 3):
+            weights[:] = version
+            publish = trainer.publish(version, hold_commit=True, deadline=PATIENCE)
+            weights[:] = 100 + version  # It is copied.
+            publish.arrived.wait(PATIENCE)
+            publish.commit()
+            publish.committed.wait(PATIENCE)
+            assert bytes(shown) == bytes([version] * 4)
+
+
+def test_with_images_a_version_that_fails_on_its_way_is_raised_by_the_next_publish():
+    with Job() as job:
+        trainer, worker = job.trainer(images=True), job.worker(ask=("arrived",))
+        trainer.add("w", bytearray(4))
+        worker.add("w", shape=(4,), dtype="U8")
+        job.join()
+        lost = trainer.publish(1, deadline=PATIENCE)
+        until(worker, waybill.Arrived).veto("not today")
+        until(worker, waybill.Abort)
+        assert trainer._pump.until(lambda: lost._committed.done, PATIENCE)
+        with pytest.raises(waybill.WaybillError, match="version 2: version 1 was lost.*not today"):
+            trainer.publish(2)
+
+
 def test_a_version_that_is_aborted_is_not_shown_and_the_next_one_is(job):
     trainer, worker = job.ranks
     trainer.publish(1).committed.wait(PATIENCE)

@@ -78,7 +78,10 @@ class Publish:
 
     @property
     def sent(self) -> Milestone:
-        """Every byte has left. The memory may change again, unless the version is held: then after release()."""
+        """The memory may change again, unless the version is held: then after release().
+
+        Every byte has left; or with `images` every byte is copied.
+        """
         return Milestone(self._pump, self._sent, f"version {self.version} sent")
 
     @property
@@ -177,6 +180,12 @@ class Trainer(Rank):
                    memory.
     ring_bytes     The largest size of the staging ring. Default: 32 MiB, or 128 MiB if the regions
                    are GPU memory.
+    images         True: a publish copies the tensors first, to memory that joining reserves where
+                   they lie (in the host's memory or on their GPU, as large as they are), and the
+                   version is sent from the copy. The tensors may change once they are copied, which
+                   ends the publish, and the copy serves groups that have missed the version until
+                   the next one is published. The next publish waits until the version has been
+                   sent. What fails after the publish has ended is told with the outcome.
 
     >>> with Trainer(rank=0, world=1) as trainer:
     ...     trainer.add("weight", memoryview(bytearray(24)).cast("f"))
@@ -201,6 +210,7 @@ class Trainer(Rank):
         rate_limit: int = 0,
         stage_threads: int = 0,
         ring_bytes: int = 0,
+        images: bool = False,
         # end generated
     ) -> None:
         identity = _waybill.RankOptions(
@@ -226,6 +236,7 @@ class Trainer(Rank):
             # begin generated from capi/options.toml: arguments of trainer
             stage_threads=stage_threads,
             ring_bytes=ring_bytes,
+            images=images,
             # end generated
         )
         self._on_device: Memory | None = None  # Some memory that is, once it is lent.

@@ -121,6 +121,12 @@ pub struct TrainerOptions {
     pub stage_threads: u32,
     /// The largest size of the staging ring. Default: 32 MiB, or 128 MiB if the regions are GPU memory.
     pub ring_bytes: u64,
+    /// True: a publish copies the tensors first, to memory that joining reserves where they lie (in the
+    /// host's memory or on their GPU, as large as they are), and the version is sent from the copy. The
+    /// tensors may change once they are copied, which ends the publish, and the copy serves groups that
+    /// have missed the version until the next one is published. The next publish waits until the
+    /// version has been sent. What fails after the publish has ended is told with the outcome.
+    pub images: bool,
 }
 
 impl TrainerOptions {
@@ -128,6 +134,7 @@ impl TrainerOptions {
     pub(crate) fn write_to(&self, c: &mut ffi::waybill_trainer_options_t, _texts: &mut Texts) {
         c.stage_threads = self.stage_threads;
         c.ring_bytes = self.ring_bytes;
+        c.images = self.images.into();
     }
 }
 

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "core/control/image_publisher.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+
+namespace waybill {
+namespace {
+
+constexpr uint64_t kOwnToken = ~uint64_t{0};  // Of releases. Users' tokens are counted from 1.
+
+}  // namespace
+
+void ImagePublisher::Publish(uint64_t token, const PublishCommand& command, absl::Time now) {
+  waiting_.push_back({token, command, absl::OkStatus()});
+  Step(now);
+}
+
+void ImagePublisher::Proceed(uint64_t token, const absl::Status& done, absl::Time now) {
+  if (!done.ok()) {
+    EndWaiting(token, done);
+  } else {
+    for (Waiting& publish : waiting_) {
+      if (publish.token == token) publish.command.waits_for.clear();
+    }
+  }
+  Step(now);
+}
+
+void ImagePublisher::Cancel(uint64_t token, absl::Time now) {
+  EndWaiting(token, absl::CancelledError("cancelled"));
+  session_.Cancel(token, now);
+  Step(now);
+}
+
+void ImagePublisher::Leave() {
+  image_->Cancel();
+  copying_ = false;
+  for (const Waiting& publish : std::exchange(waiting_, {})) {
+    End(publish, absl::CancelledError("it has left the job"));
+  }
+}
+
+void ImagePublisher::OnNotice(Notice notice) {
+  if (notice.kind == Notice::Kind::kReleased) {
+    // A refusal means that the user's release is under way, whose end frees the image too.
+    if (notice.status.ok()) {
+      image_is_free_ = !sending_;
+      releasing_ = false;
+    }
+    if (notice.token == kOwnToken) return;
+  }
+  if (notice.kind == Notice::Kind::kPublished && sending_ && notice.token == sending_->token) {
+    const bool told = sending_->told;
+    sending_.reset();
+    if (told && notice.status.ok()) return;
+    if (told) {
+      notice.kind = Notice::Kind::kDecided;
+      notice.token = 0;
+    }
+  }
+  tell_(std::move(notice));
+}
+
+void ImagePublisher::Step(absl::Time now) {
+  for (;;) {
+    EndLate(now);
+    if (waiting_.empty()) return;
+    if (copying_) {
+      const std::optional<absl::Status> copied = image_->TakeEnd();
+      if (!copied) return;
+      copying_ = false;
+      HandOver(*copied, now);
+    } else if (sending_ || releasing_ || !waiting_.front().command.waits_for.empty()) {
+      return;
+    } else if (!image_is_free_) {
+      releasing_ = true;
+      session_.Release(kOwnToken, now);
+    } else {
+      copying_ = true;
+      image_->BeginCopy();
+    }
+  }
+}
+
+absl::Time ImagePublisher::next_deadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const Waiting& publish : waiting_) {
+    if (!IsCopying(publish)) next = std::min(next, publish.command.deadline);
+  }
+  return next;
+}
+
+void ImagePublisher::End(const Waiting& publish, const absl::Status& status) {
+  tell_(
+      {.kind = Notice::Kind::kPublished,
+       .token = publish.token,
+       .version = publish.command.version,
+       .status = WithScope(While(absl::StrCat("publish version ", publish.command.version), status),
+                           Scope::kUpdate)});
+}
+
+void ImagePublisher::EndWaiting(uint64_t token, const absl::Status& status) {
+  const auto found = std::find_if(waiting_.begin(), waiting_.end(),
+                                  [&](const Waiting& publish) { return publish.token == token; });
+  if (found == waiting_.end()) return;
+  // The copy reads the tensors until it has ended.
+  if (IsCopying(*found)) {
+    found->status = status;
+    return;
+  }
+  const Waiting ended = std::move(*found);
+  waiting_.erase(found);
+  End(ended, status);
+}
+
+void ImagePublisher::EndLate(absl::Time now) {
+  for (size_t i = 0; i < waiting_.size();) {
+    const PublishCommand& command = waiting_[i].command;
+    if (IsCopying(waiting_[i]) || command.deadline > now) {
+      ++i;
+      continue;
+    }
+    EndWaiting(waiting_[i].token,
+               absl::DeadlineExceededError(
+                   command.waits_for.empty()
+                       ? "the image of an earlier version was still being sent at its deadline"
+                       : command.waits_for));
+  }
+}
+
+void ImagePublisher::HandOver(const absl::Status& copied, absl::Time now) {
+  Waiting publish = std::move(waiting_.front());
+  waiting_.pop_front();
+  publish.status.Update(copied);
+  if (!publish.status.ok()) return End(publish, publish.status);
+  publish.command.hold = true;
+  sending_ = {.token = publish.token};
+  image_is_free_ = false;
+  session_.Publish(publish.token, publish.command, now);
+  if (!sending_ || publish.command.until_committed) return;
+  sending_->told = true;
+  tell_({.kind = Notice::Kind::kPublished,
+         .token = publish.token,
+         .version = publish.command.version});
+}
+
+}  // namespace waybill

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// A copy of a trainer's tensors, from which a version is sent while the tensors change already.
+#ifndef WAYBILL_CORE_ENGINE_IMAGE_H_
+#define WAYBILL_CORE_ENGINE_IMAGE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "core/device/device.h"
+#include "core/fabric/fabric.h"
+#include "core/stage/work_pool.h"
+
+namespace waybill {
+
+// Lives on the progress thread; threads of its own copy.
+class Image {
+ public:
+  // Reserves memory for a copy of each region: host memory for regions in host memory, and memory
+  // of the same GPU for regions on a GPU. The regions outlive the image. So many threads copy; with
+  // 0, BeginCopy() does. `wake` is called on any thread when a copy has ended.
+  //
+  // kResourceExhausted: there is not enough memory. kInvalidArgument: the regions are on several
+  // GPUs.
+  static absl::StatusOr<std::unique_ptr<Image>> Create(absl::Span<const MemorySpan> regions,
+                                                       uint32_t threads,
+                                                       std::function<void()> wake);
+  // Nobody may read the image any more.
+  ~Image();
+  Image(const Image&) = delete;
+  Image& operator=(const Image&) = delete;
+
+  // Returns the copies of the regions, in their order.
+  const std::vector<MemorySpan>& regions() const { return copies_; }
+
+  // Begins to copy the regions, which must not change before the copy has ended. No copy is going
+  // on, and nobody reads the image.
+  void BeginCopy();
+  // Returns how the copy ended, once; nullopt while it goes on, and if none does. kInternal: the
+  // GPU failed.
+  std::optional<absl::Status> TakeEnd();
+  // Gives up the copy that is going on, if any. No thread reads the regions when it returns.
+  void Cancel();
+
+ private:
+  // A part of a region that one task copies.
+  struct Piece {
+    std::byte* to = nullptr;
+    const std::byte* from = nullptr;
+    uint64_t size_bytes = 0;
+  };
+
+  Image(uint32_t threads, std::function<void()> wake);
+  absl::Status Reserve(absl::Span<const MemorySpan> regions);
+  void Copy(uint32_t task);
+  absl::Status CopyOnDevice();
+
+  const std::function<void()> wake_;
+  std::vector<MemorySpan> copies_;
+  std::vector<Piece> host_pieces_;    // One task each.
+  std::vector<Piece> device_pieces_;  // All of them are one task.
+  void* host_memory_ = nullptr;
+  uint64_t host_bytes_ = 0;
+  std::shared_ptr<Device> device_;  // Null if no region is on a GPU, like the next two.
+  void* device_memory_ = nullptr;
+  Stream stream_ = nullptr;
+  WorkPool::Batch batch_;
+  bool copying_ = false;
+  std::atomic<bool> ended_ = false;
+  std::mutex mutex_;
+  absl::Status status_;  // Of the copies on the GPU. Guarded by mutex_.
+  WorkPool pool_;        // Last, so that its threads end before the other members are destroyed.
+};
+
+}  // namespace waybill
+
+#endif  // WAYBILL_CORE_ENGINE_IMAGE_H_

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Trainers that publish from images of their tensors.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "testing/job/job.h"
+
+namespace waybill {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Images : public testing::TestWithParam<uint32_t> {
+ protected:
+  void Join(std::vector<uint32_t> workers) {
+    for (uint32_t t = 0; t < 2; ++t) {
+      job_.trainer_options(t).engine.images = true;
+      job_.trainer_options(t).engine.stage_threads = GetParam();
+    }
+    ASSERT_EQ(job_.StartController().message(), "");
+    std::vector<std::thread> joins;
+    for (uint32_t t = 0; t < 2; ++t) {
+      joins.emplace_back([&, t] { EXPECT_EQ(job_.JoinTrainer(t).message(), ""); });
+    }
+    for (const uint32_t w : workers) {
+      joins.emplace_back([&, w] { EXPECT_EQ(job_.JoinWorker(w).message(), ""); });
+    }
+    for (std::thread& join : joins) join.join();
+  }
+  // Publishes, and trains on at once.
+  void PublishAndTrainOn(uint64_t version) {
+    for (const absl::Status& status : job_.PublishAll(version)) EXPECT_EQ(status.message(), "");
+    job_.Fill(60'000 + version);
+  }
+  void ExpectShown(uint32_t w, uint64_t version) {
+    EXPECT_EQ(job_.worker(w)->AwaitShown(version, absl::Seconds(20)).message(), "");
+    EXPECT_TRUE(job_.Shows(w, version)) << w;
+  }
+
+  Job job_{{.trainers = 2, .workers = 2, .groups = {"a", "b"}}};
+};
+
+TEST_P(Images, TensorsMayChangeWhileTheVersionIsOnItsWay) {
+  Join({0, 1});
+  for (uint64_t version = 1; version <= 8; ++version) PublishAndTrainOn(version);
+  for (uint32_t w = 0; w < 2; ++w) ExpectShown(w, 8);
+}
+
+TEST_P(Images, AGroupThatJoinsGetsTheNewestVersionThoughNobodyShowsItAndTheTensorsHaveChanged) {
+  Join({0});
+  PublishAndTrainOn(1);
+  ExpectShown(0, 1);
+  job_.worker(0).reset();  // Nobody can lend it.
+  ASSERT_EQ(job_.JoinWorker(1).message(), "");
+  ExpectShown(1, 1);
+  PublishAndTrainOn(2);
+  ExpectShown(1, 2);
+}
+
+// Nobody is there to whom it could be sent.
+TEST_P(Images, APublishWaitsForTheImageUntilItsOwnDeadline) {
+  Join({0});
+  job_.worker(0).reset();
+  EXPECT_EQ(job_.trainer(0)->Publish(1, {.timeout = absl::Seconds(20)}).message(), "");
+  const absl::Status late = job_.trainer(0)->Publish(2, {.timeout = absl::Milliseconds(200)});
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  EXPECT_THAT(std::string(late.message()),
+              HasSubstr("publish version 2: the image of an earlier version was still being sent"));
+}
+
+TEST_P(Images, WhatFailsAfterThePublishIsToldWithTheOutcome) {
+  Join({0, 1});
+  EXPECT_EQ(job_.trainer(0)->Publish(1, {.timeout = absl::Milliseconds(300)}).message(), "");
+  const absl::Status told = job_.trainer(0)->AwaitArrived(absl::Seconds(20));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(told)) << told;
+  EXPECT_THAT(std::string(told.message()), HasSubstr("waiting for publish() by trainer 1"));
+  PublishAndTrainOn(2);
+  for (uint32_t w = 0; w < 2; ++w) ExpectShown(w, 2);
+}
+
+TEST_P(Images, ATrainerThatLeavesEndsWhatWaits) {
+  Join({0, 1});
+  EXPECT_EQ(job_.trainer(0)->Publish(1, {.timeout = absl::Seconds(20)}).message(), "");
+  absl::Status waiting;
+  std::thread publish(
+      [&] { waiting = job_.trainer(0)->Publish(2, {.timeout = absl::Seconds(20)}); });
+  job_.trainer(0)->Leave();
+  publish.join();
+  EXPECT_FALSE(waiting.ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, Images, testing::Values(0, 2));
+
+}  // namespace
+}  // namespace waybill
