@@ -42,6 +42,19 @@ uint64_t Digest(const void* data, size_t size_bytes) {
   return FinishDigest(LeafSum(data, size_bytes, 0), size_bytes);
 }
 
+size_t FindChanged(const void* newest, const void* before, size_t count, size_t element_bytes,
+                   uint16_t* indices) {
+  const std::byte* a = static_cast<const std::byte*>(newest);
+  const std::byte* b = static_cast<const std::byte*>(before);
+  size_t found = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (std::memcmp(a + i * element_bytes, b + i * element_bytes, element_bytes) != 0) {
+      indices[found++] = static_cast<uint16_t>(i);
+    }
+  }
+  return found;
+}
+
 void CastElements(Cast cast, void* dst, const void* src, size_t count) {
   const Wide from = SourceOf(cast), to = DestinationOf(cast);
   for (size_t i = 0; i < count; ++i) {

@@ -76,6 +76,10 @@ constexpr uint16_t F32ToBf16(float value) {
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+// As FindChanged of changed.h.
+size_t FindChanged(const void* newest, const void* before, size_t count, size_t element_bytes,
+                   uint16_t* indices);
+
 // As CastElements, Transpose and CastTransposeF32ToBf16 of cast.h and transpose.h.
 void CastElements(Cast cast, void* dst, const void* src, size_t count);
 void Transpose(void* dst, ptrdiff_t dst_pitch, const void* src, ptrdiff_t src_pitch, size_t rows,
