@@ -11,7 +11,7 @@
 namespace waybill {
 namespace {
 
-constexpr size_t kLength = 55;  // Of version 00.
+constexpr size_t kLength = 55;  // The length of a traceparent of version 00.
 
 bool IsHex(absl::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) {

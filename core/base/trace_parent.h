@@ -17,9 +17,12 @@ struct TraceParent {
   bool sampled = false;  // Whoever began the trace records it.
 };
 
-// Reads the value of a `traceparent` header, as "00-4bf92f3577b34da6a3ce929d0e0e4736-
-// 00f067aa0ba902b7-01" in one line. The format is that of https://www.w3.org/TR/trace-context/
-// #traceparent-header-field-values, of which a later version may only append fields.
+// Reads the value of a `traceparent` header, as section 3.2 of https://www.w3.org/TR/trace-context/
+// defines it:
+//
+//     00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+//
+// A later version of the format may only append fields. kInvalidArgument: it is none.
 absl::StatusOr<TraceParent> ParseTraceParent(absl::string_view text);
 
 }  // namespace waybill

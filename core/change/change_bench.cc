@@ -30,6 +30,7 @@
 #include "core/change/chunk_encoding.h"
 #include "kernels/changed.h"
 #include "kernels/memory_bound.h"
+#include "kernels/scalar.h"
 
 namespace waybill {
 namespace {
@@ -57,7 +58,7 @@ double EntropyBits(double share) {
 
 struct Case {
   const char* name;
-  double share;         // Of the rows that change.
+  double share;         // The share of the rows that change.
   size_t row_elements;  // All elements of a row change, or none.
   bool by_one_unit;     // Otherwise to any value.
 };
@@ -82,12 +83,7 @@ struct Buffers {
 // Fills both versions, and returns the bytes of the elements that changed.
 size_t Fill(const Buffers& buffers, const Case& c) {
   uint64_t state = 1;
-  const auto random = [&state] {  // splitmix64
-    uint64_t x = state += 0x9e3779b97f4a7c15;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-    x = (x ^ x >> 27) * 0x94d049bb133111eb;
-    return x ^ x >> 31;
-  };
+  const auto random = [&state] { return kernels::scalar::Mix(state += 0x9e3779b97f4a7c15); };
   const double limit = std::ldexp(c.share, 64);
   bool changes = false;
   size_t changed = 0;

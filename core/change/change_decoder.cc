@@ -85,7 +85,7 @@ class BlockDecoder {
   absl::Status Decode(const std::byte* before, std::byte* target, size_t element_count,
                       kernels::Stores stores);
 
-  // What follows the blocks that were decoded.
+  // Returns the bytes behind the blocks that were decoded.
   absl::Span<const std::byte> left() const { return left_; }
 
  private:

@@ -12,7 +12,7 @@
 
 namespace waybill {
 
-// What a chunk is encoded as, and the bytes that this takes, with the first one.
+// The kind as which a chunk is encoded, and the size of the encoding with its first byte.
 struct EncodedChunk {
   ChunkKind kind;
   size_t size_bytes;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What encoder and decoder of a changed chunk agree on. README.md has the normative definition.
+// The constants and rules that encoder and decoder of a changed chunk share. README.md has the
+// normative definition.
 #ifndef WAYBILL_CORE_CHANGE_CHUNK_ENCODING_H_
 #define WAYBILL_CORE_CHANGE_CHUNK_ENCODING_H_
 

@@ -11,35 +11,30 @@
 namespace waybill {
 namespace {
 
-constexpr uint64_t kOwnToken = ~uint64_t{0};  // Of releases. Users' tokens are counted from 1.
+// The token of the publisher's own releases. Users' tokens are counted from 1.
+constexpr uint64_t kOwnToken = ~uint64_t{0};
 
 }  // namespace
 
-void ImagePublisher::Publish(uint64_t token, const PublishCommand& command, absl::Time now) {
+void ImagePublisher::Publish(uint64_t token, const PublishCommand& command) {
   waiting_.push_back({token, command, absl::OkStatus()});
-  Step(now);
 }
 
-void ImagePublisher::Proceed(uint64_t token, const absl::Status& done, absl::Time now) {
-  if (!done.ok()) {
-    EndWaiting(token, done);
-  } else {
-    for (Waiting& publish : waiting_) {
-      if (publish.token == token) publish.command.waits_for.clear();
-    }
+void ImagePublisher::Proceed(uint64_t token, const absl::Status& done) {
+  if (!done.ok()) return EndWaiting(token, done);
+  for (Waiting& publish : waiting_) {
+    if (publish.token == token) publish.command.waits_for.clear();
   }
-  Step(now);
 }
 
 void ImagePublisher::Cancel(uint64_t token, absl::Time now) {
   EndWaiting(token, absl::CancelledError("cancelled"));
   session_.Cancel(token, now);
-  Step(now);
 }
 
 void ImagePublisher::Leave() {
   image_->Cancel();
-  copying_ = false;
+  if (state_ == State::kCopying) state_ = State::kFree;
   for (const Waiting& publish : std::exchange(waiting_, {})) {
     End(publish, absl::CancelledError("it has left the job"));
   }
@@ -48,17 +43,15 @@ void ImagePublisher::Leave() {
 void ImagePublisher::OnNotice(Notice notice) {
   if (notice.kind == Notice::Kind::kReleased) {
     // A refusal means that the user's release is under way, whose end frees the image too.
-    if (notice.status.ok()) {
-      image_is_free_ = !sending_;
-      releasing_ = false;
-    }
+    const bool held = state_ == State::kHeld || state_ == State::kReleasing;
+    if (notice.status.ok() && held) state_ = State::kFree;
     if (notice.token == kOwnToken) return;
   }
-  if (notice.kind == Notice::Kind::kPublished && sending_ && notice.token == sending_->token) {
-    const bool told = sending_->told;
-    sending_.reset();
-    if (told && notice.status.ok()) return;
-    if (told) {
+  if (notice.kind == Notice::Kind::kPublished && state_ == State::kSending &&
+      notice.token == sending_.token) {
+    state_ = State::kHeld;
+    if (sending_.told && notice.status.ok()) return;
+    if (sending_.told) {
       notice.kind = Notice::Kind::kDecided;
       notice.token = 0;
     }
@@ -70,18 +63,20 @@ void ImagePublisher::Step(absl::Time now) {
   for (;;) {
     EndLate(now);
     if (waiting_.empty()) return;
-    if (copying_) {
+    if (state_ == State::kCopying) {
       const std::optional<absl::Status> copied = image_->TakeEnd();
       if (!copied) return;
-      copying_ = false;
+      state_ = State::kFree;
       HandOver(*copied, now);
-    } else if (sending_ || releasing_ || !waiting_.front().command.waits_for.empty()) {
-      return;
-    } else if (!image_is_free_) {
-      releasing_ = true;
+      continue;
+    }
+    if (!waiting_.front().command.waits_for.empty()) return;
+    if (state_ == State::kSending || state_ == State::kReleasing) return;
+    if (state_ == State::kHeld) {
+      state_ = State::kReleasing;
       session_.Release(kOwnToken, now);
     } else {
-      copying_ = true;
+      state_ = State::kCopying;
       image_->BeginCopy();
     }
   }
@@ -139,11 +134,11 @@ void ImagePublisher::HandOver(const absl::Status& copied, absl::Time now) {
   publish.status.Update(copied);
   if (!publish.status.ok()) return End(publish, publish.status);
   publish.command.hold = true;
+  state_ = State::kSending;
   sending_ = {.token = publish.token};
-  image_is_free_ = false;
   session_.Publish(publish.token, publish.command, now);
-  if (!sending_ || publish.command.until_committed) return;
-  sending_->told = true;
+  if (state_ != State::kSending || publish.command.until_committed) return;
+  sending_.told = true;
   tell_({.kind = Notice::Kind::kPublished,
          .token = publish.token,
          .version = publish.command.version});

@@ -9,7 +9,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -32,9 +31,10 @@ class ImagePublisher {
                  std::function<void(Notice)> tell)
       : image_(std::move(image)), session_(*session), tell_(std::move(tell)) {}
 
-  // The commands of TrainerSession. PublishCommand::hold has no effect: every version is held.
-  void Publish(uint64_t token, const PublishCommand& command, absl::Time now);
-  void Proceed(uint64_t token, const absl::Status& done, absl::Time now);
+  // The commands of TrainerSession; call Step() after each. PublishCommand::hold has no effect:
+  // every version is held.
+  void Publish(uint64_t token, const PublishCommand& command);
+  void Proceed(uint64_t token, const absl::Status& done);
   void Cancel(uint64_t token, absl::Time now);
   // Ends the publishes that wait. Nothing reads the tensors when it returns.
   void Leave();
@@ -47,20 +47,27 @@ class ImagePublisher {
   absl::Time next_deadline() const;
 
  private:
+  enum class State : uint8_t {
+    kFree,       // Nobody reads the image.
+    kCopying,    // The tensors are being copied for the first publish that waits.
+    kSending,    // The session sends the image; `sending_` says for which publish.
+    kHeld,       // The session is done with that publish, and may hold the version.
+    kReleasing,  // The session is told to let go of the version.
+  };
   // A publish whose image is not complete.
   struct Waiting {
     uint64_t token = 0;
     PublishCommand command;
     absl::Status status;  // The error with which it ends once the copy has ended.
   };
-  // A publish that the session has, until the session is done with it.
+  // The publish that the session has.
   struct Sending {
     uint64_t token = 0;
     bool told = false;  // The user was told kPublished.
   };
 
   bool IsCopying(const Waiting& publish) const {
-    return copying_ && publish.token == waiting_.front().token;
+    return state_ == State::kCopying && publish.token == waiting_.front().token;
   }
   void End(const Waiting& publish, const absl::Status& status);
   // Ends a publish that is not being copied; another one when its copy has ended.
@@ -72,10 +79,8 @@ class ImagePublisher {
   TrainerSession& session_;
   const std::function<void(Notice)> tell_;
   std::deque<Waiting> waiting_;
-  bool copying_ = false;  // The tensors are being copied for the first one that waits.
-  std::optional<Sending> sending_;
-  bool image_is_free_ = true;  // The session neither sends nor holds a version.
-  bool releasing_ = false;     // It is being freed.
+  State state_ = State::kFree;
+  Sending sending_;  // While the state is kSending.
 };
 
 }  // namespace waybill

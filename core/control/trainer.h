@@ -31,6 +31,7 @@ struct PublishOptions {
   // Groups that have received the whole version wait for Decide(), at most until `timeout` is over.
   // All trainers must publish the version with the same value.
   bool hold_commit = false;
+  // The span of which the update is a part, as a W3C traceparent; empty: none.
   std::string traceparent = {};
   // Once a stop is requested, no group shows the version because of this publish, unless it has
   // been sent already. Publish() returns kCancelled within about a second.

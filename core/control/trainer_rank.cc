@@ -64,12 +64,12 @@ void TrainerRank::Join(uint64_t token, absl::Time deadline, absl::Time now) {
 
 void TrainerRank::Publish(uint64_t token, const PublishCommand& command, absl::Time now) {
   report_.published = now;
-  images_ ? images_->Publish(token, command, now) : session_.Publish(token, command, now);
+  images_ ? images_->Publish(token, command) : session_.Publish(token, command, now);
   HandleEvents(now);
 }
 
 void TrainerRank::Proceed(uint64_t token, const absl::Status& done, absl::Time now) {
-  images_ ? images_->Proceed(token, done, now) : session_.Proceed(token, done, now);
+  images_ ? images_->Proceed(token, done) : session_.Proceed(token, done, now);
   HandleEvents(now);
 }
 
@@ -235,12 +235,14 @@ void TrainerRank::ForgetGroup(const std::string& group) {
 
 void TrainerRank::HandleEvents(absl::Time now) {
   now_ = now;
-  while (!events_.empty()) {
-    const auto [group, event] = std::move(events_.front());
-    events_.pop_front();
-    Handle(group, event, now);
-  }
-  if (images_) images_->Step(now);
+  do {
+    while (!events_.empty()) {
+      const auto [group, event] = std::move(events_.front());
+      events_.pop_front();
+      Handle(group, event, now);
+    }
+    if (images_) images_->Step(now);
+  } while (!events_.empty());
 }
 
 void TrainerRank::Handle(const std::string& name, const SenderEvent& event, absl::Time now) {

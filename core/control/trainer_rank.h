@@ -118,7 +118,7 @@ class TrainerRank final : private TrainerHost {
   absl::Status DescribeNonFinite(const Group& group) const;
 
   const Manifest manifest_;
-  const std::vector<MemorySpan> regions_;  // What is sent: the tensors, or the image of them.
+  const std::vector<MemorySpan> regions_;  // The memory that is sent: the tensors, or their image.
   Fabric& fabric_;
   RankActions& actions_;
   RankNics nics_;

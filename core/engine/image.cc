@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/narrow.h"
 #include "core/base/status.h"
 #include "core/fabric/available_memory.h"
 #include "kernels/copy.h"
@@ -19,10 +20,6 @@ namespace {
 
 constexpr uint64_t kPieceBytes = 4 << 20;
 constexpr uint64_t kAlignment = 256;
-
-uint64_t RoundUp(uint64_t size_bytes) {
-  return (size_bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
 
 // The pages are taken now, so that the first copy is as fast as the others.
 absl::StatusOr<void*> MapHostMemory(uint64_t size_bytes) {
@@ -73,7 +70,7 @@ absl::Status Image::Reserve(absl::Span<const MemorySpan> regions) {
   };
   uint64_t device_bytes = 0;
   for (const MemorySpan& region : regions) {
-    (is_on_device(region) ? device_bytes : host_bytes_) += RoundUp(region.size_bytes);
+    (is_on_device(region) ? device_bytes : host_bytes_) += RoundUp(region.size_bytes, kAlignment);
   }
   if (host_bytes_ > 0) {
     WAYBILL_ASSIGN_OR_RETURN(host_memory_, MapHostMemory(host_bytes_));
@@ -96,7 +93,7 @@ absl::Status Image::Reserve(absl::Span<const MemorySpan> regions) {
     const bool device = is_on_device(region);
     std::byte*& next = device ? on_device : host;
     copies_.push_back({.kind = region.kind,
-                       .data = std::exchange(next, next + RoundUp(region.size_bytes)),
+                       .data = std::exchange(next, next + RoundUp(region.size_bytes, kAlignment)),
                        .size_bytes = region.size_bytes});
     // The GPU copies a region at once, and threads share the regions of the host.
     const uint64_t most = device ? region.size_bytes : kPieceBytes;
@@ -112,14 +109,13 @@ absl::Status Image::Reserve(absl::Span<const MemorySpan> regions) {
 void Image::BeginCopy() {
   copying_ = true;
   ended_.store(false, std::memory_order_relaxed);
-  pool_.Run(batch_, static_cast<uint32_t>(host_pieces_.size()) + (device_pieces_.empty() ? 0 : 1));
+  pool_.Run(batch_, device_tasks() + static_cast<uint32_t>(host_pieces_.size()));
 }
 
 std::optional<absl::Status> Image::TakeEnd() {
   if (!copying_ || !ended_.load(std::memory_order_acquire)) return std::nullopt;
   copying_ = false;
-  const std::lock_guard lock(mutex_);
-  return std::exchange(status_, absl::OkStatus());
+  return device_status_;
 }
 
 void Image::Cancel() {
@@ -130,14 +126,11 @@ void Image::Cancel() {
 // On any thread.
 void Image::Copy(uint32_t task) {
   // The GPU's task comes first, since the GPU copies while threads do.
-  const uint32_t device_tasks = device_pieces_.empty() ? 0 : 1;
-  if (task < device_tasks) {
-    absl::Status status = CopyOnDevice();
-    const std::lock_guard lock(mutex_);
-    status_ = std::move(status);
+  if (task < device_tasks()) {
+    device_status_ = CopyOnDevice();
     return;
   }
-  const Piece& piece = host_pieces_[task - device_tasks];
+  const Piece& piece = host_pieces_[task - device_tasks()];
   kernels::Copy(piece.to, piece.from, piece.size_bytes, kernels::Stores::kStreaming);
   kernels::StreamFence();
 }

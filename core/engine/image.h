@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -61,6 +60,7 @@ class Image {
 
   Image(uint32_t threads, std::function<void()> wake);
   absl::Status Reserve(absl::Span<const MemorySpan> regions);
+  uint32_t device_tasks() const { return device_pieces_.empty() ? 0 : 1; }
   void Copy(uint32_t task);
   absl::Status CopyOnDevice();
 
@@ -76,9 +76,8 @@ class Image {
   WorkPool::Batch batch_;
   bool copying_ = false;
   std::atomic<bool> ended_ = false;
-  std::mutex mutex_;
-  absl::Status status_;  // Of the copies on the GPU. Guarded by mutex_.
-  WorkPool pool_;        // Last, so that its threads end before the other members are destroyed.
+  absl::Status device_status_;  // How the GPU's copies ended. Written by their task before ended_.
+  WorkPool pool_;  // Last, so that its threads end before the other members are destroyed.
 };
 
 }  // namespace waybill

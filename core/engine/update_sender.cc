@@ -377,7 +377,7 @@ void UpdateSender::PostChunk(const SendCommand& command) {
 bool UpdateSender::Post(const SendCommand& command, std::optional<uint32_t> immediate,
                         uint64_t token) {
   ReceiverLane& lane = LaneOf(command);
-  const absl::Time begin = SteadyNow();
+  const absl::Time begin = lane.posted_bytes == 0 ? SteadyNow() : lane.first_post;
   absl::Status status = fabric_.Post(lane.id, writes_, immediate, token);
   if (absl::IsResourceExhausted(status)) {
     schedule_.OnRefused(command);
@@ -386,7 +386,7 @@ bool UpdateSender::Post(const SendCommand& command, std::optional<uint32_t> imme
   } else {
     schedule_.OnAccepted(command);
     counts_.writes += writes_.size();
-    lane.first_post = std::min(lane.first_post, begin);
+    lane.first_post = begin;
     for (const Write& write : writes_) lane.posted_bytes += write.size_bytes;
     return true;
   }

@@ -36,7 +36,7 @@ namespace {
 
 struct Counts {
   size_t elements = 0;
-  std::map<int32_t, size_t> distances;  // Of changed elements.
+  std::map<int32_t, size_t> distances;  // The numbers of changed elements, by distance.
   std::map<ChunkKind, size_t> chunks;
   size_t encoded_bytes = 0;
 };

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from statistics import median
 
 import numpy
 import waybill
@@ -47,13 +48,9 @@ class Job:
 
     def end(self):
         self._trainer.close()
-        self._controller.close()
         self._worker.terminate()
         self._worker.wait()
-
-
-def median(values):
-    return sorted(values)[len(values) // 2]
+        self._controller.close()
 
 
 def line(what, values, bound=None):

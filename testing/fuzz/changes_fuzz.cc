@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What changed in a chunk of weights, as a receiver gets it from whoever plays the sender. The
-// first byte of an input chooses the element width and the size of the chunk.
+// Encodings of changed chunks, as a receiver gets them from whoever plays the sender. The first
+// byte of an input chooses the element width and the size of the chunk.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>

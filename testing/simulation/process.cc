@@ -467,7 +467,7 @@ void Process::HandleNotice(const Notice& notice) {
     case Notice::Kind::kWorkerLost:
     case Notice::Kind::kCaughtUp:
     case Notice::Kind::kDecided:
-      // What fails after the image is complete.
+      // The version failed after its image was complete.
       if (job_.images && !notice.status.ok() && notice.version == done_) failed_ = true;
       return;
     case Notice::Kind::kReceived:

@@ -208,7 +208,7 @@ class Process final : public RankActions {
   const uint64_t incarnation_;
   const std::string name_;
   std::unique_ptr<FaultyFabric> fabric_;
-  // What `BytesToShow` returned last: it is compared after every step, and changes with a version.
+  // The last result of BytesToShow(). It is compared after every step, and changes with a version.
   struct {
     RankId id;
     uint64_t version = 0;

@@ -137,8 +137,7 @@ void PrintLanes(const proto::StatusReply& status, LaneDetail detail, std::ostrea
   for (const auto& [fabric, rates] : RatesOfLanes(status)) {
     out << absl::StrFormat(
         "in the latest update, lanes by %s carried %.2f GB/s (median), at most %.2f, and least "
-        "%.2f "
-        "(%s)\n",
+        "%.2f (%s)\n",
         Printable(fabric), rates.median / 1e9, rates.fastest / 1e9, rates.slowest / 1e9,
         Printable(rates.slowest_lane));
   }

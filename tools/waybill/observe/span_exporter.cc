@@ -56,9 +56,10 @@ class Trace {
  public:
   // Continues the trace of `parent`, if there is one.
   Trace(std::mt19937_64* random, const std::optional<TraceParent>& parent, otlp::ScopeSpans* spans)
-      : random_(*random), id_(parent ? parent->trace_id : NewId() + NewId()), spans_(*spans) {
-    if (parent) parent_ = parent->span_id;
-  }
+      : random_(*random),
+        id_(parent ? parent->trace_id : NewId() + NewId()),
+        parent_id_(parent ? parent->span_id : ""),
+        spans_(*spans) {}
 
   // `parent`: null for the span of the update.
   otlp::Span* AddSpan(const otlp::Span* parent, const std::string& name, absl::Time begin,
@@ -66,7 +67,7 @@ class Trace {
     otlp::Span* span = spans_.add_spans();
     span->set_trace_id(id_);
     span->set_span_id(NewId());
-    span->set_parent_span_id(parent == nullptr ? parent_ : parent->span_id());
+    span->set_parent_span_id(parent == nullptr ? parent_id_ : parent->span_id());
     span->set_name(name);
     span->set_kind(kInternal);
     span->set_start_time_unix_nano(static_cast<uint64_t>(absl::ToUnixNanos(begin)));
@@ -79,7 +80,7 @@ class Trace {
 
   std::mt19937_64& random_;
   const std::string id_;
-  std::string parent_;  // The id of a trainer's span, or empty.
+  const std::string parent_id_;  // The id of a trainer's span, or empty.
   otlp::ScopeSpans& spans_;
 };
 
