@@ -391,10 +391,20 @@ void Coordinator::SettleClaims(ConnectionId incumbent, const absl::Status& refus
   for (const auto& [connection, claim] : settled) {
     if (!refusal.ok()) {
       Dismiss(connection, refusal);
+      MarkAllChanged();  // Terms waited for who the trainers are.
       continue;
     }
     for (const proto::RankMessage& message : claim.messages) OnMessage(connection, message, now);
   }
+}
+
+bool Coordinator::IsTrainerClaimed() const {
+  for (const auto& [connection, claim] : claims_) {
+    for (const auto& [rank, trainer] : members_.trainers().here) {
+      if (trainer->connection == claim.incumbent) return true;
+    }
+  }
+  return false;
 }
 
 void Coordinator::OnManifest(Member& member, const std::string& head, absl::Time now) {

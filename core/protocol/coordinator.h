@@ -269,6 +269,9 @@ class Coordinator final {
   bool any_trainer_absent() const {
     return members_.trainers().here.size() < members_.trainers().size;
   }
+  // Returns true if another process claims a trainer's place, so that who the trainers are is about
+  // to be settled.
+  bool IsTrainerClaimed() const;
   // Returns the groups in whose terms a rank is.
   std::vector<Group*> GroupsOf(const RankId& id);
   // Returns the members of the group's term that are here: its workers, and those who send to them.

@@ -88,6 +88,7 @@ absl::Time Coordinator::TermTime(const Group& group) const {
   if (!group.workers.whole() || trainers.size == 0 || !trainers.all_have_manifests()) {
     return absl::InfiniteFuture();
   }
+  if (IsTrainerClaimed()) return absl::InfiniteFuture();
   if (!any_trainer_absent()) return group.term.retry_at();
   if (!group.holes.ok()) return absl::InfiniteFuture();
   return std::max(group.term.retry_at(), trainers_settled_at_);
@@ -140,7 +141,7 @@ void Coordinator::OnPlanned(const std::string& name, uint64_t ticket, Planned pl
                                                       "not while they hold the version)")));
     } else if (group.term.lent()) {
       GiveUpLoan(group, plan.status());
-    } else if (any_trainer_absent()) {
+    } else if (any_trainer_absent() || IsTrainerClaimed()) {
       group.holes = plan.status();
       group.term.Gather();
     } else {

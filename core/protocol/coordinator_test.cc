@@ -1715,6 +1715,25 @@ TEST_F(CoordinatorTest, ASecondProcessGetsTheRankOnlyIfTheFirstDoesNotAnswer) {
   EXPECT_EQ(Count(kThird, Kind::kPlan), 1);
 }
 
+// Others of a new job may be here already, with other parts of the tensors.
+TEST_F(CoordinatorTest, NoTermIsPlannedWhileATrainersPlaceIsClaimed) {
+  MakeCoordinator();
+  Establish();
+  constexpr ConnectionId kSecond = 31, kThird = 32, kAgain = 33;
+  Join(kSecond, Role::kTrainer, 1);
+  Tell(kWorker[1], [](auto& m) { m.mutable_leave(); });
+  Join(kAgain, Role::kWorker, 1);
+  EXPECT_EQ(Count(kAgain, Kind::kPlan), 0);
+  Tell(kTrainer[1], [](auto& m) { m.mutable_alive(); });
+  EXPECT_NE(Last(kSecond, Kind::kDismissal), nullptr);
+  EXPECT_EQ(Count(kAgain, Kind::kPlan), 1);
+
+  Join(kThird, Role::kTrainer, 1);
+  Pass(absl::Seconds(2));
+  EXPECT_EQ(closed_.back(), kTrainer[1]);
+  EXPECT_EQ(Count(kAgain, Kind::kPlan), 2);
+}
+
 TEST_F(CoordinatorTest, TheSameProcessTakesTheStreamThatItLostOver) {
   MakeCoordinator();
   Establish();
