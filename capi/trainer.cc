@@ -121,6 +121,7 @@ class TrainerObject final : public Rank {
     json["joined"] = CheckJoined().ok();
     json["ring_bytes"] = engine_.ring_bytes;
     json["images"] = engine_.images;
+    json["changes"] = engine_.changes;
     json["ring_high_water_bytes"] = report.ring_high_water_bytes;
     json["groups"] = report.groups;
     json["lanes"] = LanesToJson(report.lanes);
@@ -207,7 +208,8 @@ absl::StatusOr<std::shared_ptr<TrainerObject>> CreateTrainer(
   if (device != nullptr) engine = SenderEngineOptions::ForGpu();
   if (options.ring_bytes != 0) engine.ring_bytes = options.ring_bytes;
   if (options.stage_threads != 0) engine.stage_threads = options.stage_threads;
-  engine.images = options.images != 0;
+  engine.changes = options.changes != 0;
+  engine.images = options.images != 0 || engine.changes;
   auto trainer =
       std::make_shared<TrainerObject>(std::move(parts), regions, engine, std::move(device));
   WAYBILL_RETURN_IF_ERROR(AddUser(regions, trainer));

@@ -793,7 +793,13 @@ typedef struct waybill_trainer_options { /* From capi/options.toml. */
    * that have missed the version until the next one is published. The next publish waits until the
    * version has been sent. What fails after the publish has ended is told with the outcome. */
   uint32_t images;
-  uint32_t reserved;
+  /* 1: as `images`, and joining reserves as much again for the version before. Workers that show
+   * that version, in shadow or shadow-copy mode and in host memory, get what changed since, tensor
+   * by tensor in pieces of 1 MiB, where that is shorter, and complete the rest themselves; the
+   * digests of all bytes are compared as ever. Other workers, and tensors that are quantised on the
+   * way, get everything. It costs processor time on both sides, so it pays where the network is
+   * slow. kUnimplemented for tensors in GPU memory. */
+  uint32_t changes;
   waybill_queue_t* queue;
 } waybill_trainer_options_t;
 #define WAYBILL_TRAINER_OPTIONS_INIT \

@@ -129,6 +129,13 @@ type TrainerOptions struct {
 	// have missed the version until the next one is published. The next publish waits until the
 	// version has been sent. What fails after the publish has ended is told with the outcome.
 	Images bool
+	// True: as `images`, and joining reserves as much again for the version before. Workers that show
+	// that version, in shadow or shadow-copy mode and in host memory, get what changed since, tensor
+	// by tensor in pieces of 1 MiB, where that is shorter, and complete the rest themselves; the
+	// digests of all bytes are compared as ever. Other workers, and tensors that are quantised on the
+	// way, get everything. It costs processor time on both sides, so it pays where the network is
+	// slow. kUnimplemented for tensors in GPU memory.
+	Changes bool
 }
 
 // writeTo sets the fields of the C struct that these options describe.
@@ -136,6 +143,7 @@ func (o *TrainerOptions) writeTo(c *C.waybill_trainer_options_t, a *arguments) {
 	c.stage_threads = C.uint32_t(o.StageThreads)
 	c.ring_bytes = C.uint64_t(o.RingBytes)
 	c.images = flag(o.Images)
+	c.changes = flag(o.Changes)
 }
 
 // WorkerOptions are the options of a worker. The zero value of a field selects its default.

@@ -56,15 +56,17 @@ absl::Status GroupSender::SetBufferAddress(uint32_t worker, uint32_t buffer_inde
 }
 
 absl::Status GroupSender::Start(const UpdateId& update, const proto::Start& start,
-                                NonFiniteRule rule, SourcesAre sources) {
+                                NonFiniteRule rule, SourcesAre sources,
+                                const VersionBefore& before) {
   std::vector<StartTarget> targets;
   for (const proto::Target& target : start.targets()) {
     targets.push_back({.receiver = target.worker(),
                        .buffer_index = target.buffer_index(),
-                       .generation = target.generation()});
+                       .generation = target.generation(),
+                       .base = target.base()});
   }
   return engine_->Start(update, start.digests_off() ? Digests::kOff : Digests::kOn, targets, rule,
-                        sources);
+                        sources, before);
 }
 
 }  // namespace waybill

@@ -32,7 +32,7 @@ class GroupSender {
   absl::Status SetBufferAddress(uint32_t worker, uint32_t buffer_index,
                                 const proto::Buffer& buffer);
   absl::Status Start(const UpdateId& update, const proto::Start& start, NonFiniteRule rule,
-                     SourcesAre sources = SourcesAre::kThere);
+                     SourcesAre sources = SourcesAre::kThere, const VersionBefore& before = {});
 
  private:
   std::unique_ptr<SenderEngine> engine_;

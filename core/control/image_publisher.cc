@@ -77,7 +77,7 @@ void ImagePublisher::Step(absl::Time now) {
       session_.Release(kOwnToken, now);
     } else {
       state_ = State::kCopying;
-      image_->BeginCopy();
+      image_->BeginCopy(waiting_.front().command.version);
     }
   }
 }

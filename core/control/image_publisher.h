@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/engine/image.h"
+#include "core/engine/staging_area.h"
 #include "core/protocol/rank_session.h"
 #include "core/protocol/trainer_session.h"
 
@@ -43,6 +44,10 @@ class ImagePublisher {
   void OnNotice(Notice notice);
   // Makes progress.
   void Step(absl::Time now);
+  // Returns the version before the one that is sent; none if it is not kept.
+  VersionBefore before() const {
+    return {.version = image_->version_before(), .regions = image_->regions_before()};
+  }
   // Returns the time at which Step() must be called again, even if no copy ends.
   absl::Time next_deadline() const;
 

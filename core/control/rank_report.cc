@@ -50,6 +50,7 @@ proto::RankReport EncodeReport(const TrainerReport& report, const Fabric& fabric
   AddCounter("writes", report.total.writes, out);
   AddCounter("stores", report.total.stores, out);
   AddCounter("staged_bytes", report.total.staged_bytes, out);
+  AddCounter("spared_bytes", report.total.spared_bytes, out);
   AddCounter("immediates", report.total.immediates, out);
   AddCounter("maxima_messages", report.total.maxima_messages, out);
   AddCounter("maxima_bytes", report.total.maxima_bytes, out);
@@ -74,6 +75,8 @@ proto::RankReport EncodeReport(const WorkerReport& report, const Fabric& fabric)
   AddCounter("stragglers", report.counts.stragglers, out);
   AddCounter("repeats", report.counts.repeats, out);
   AddCounter("renewals", report.counts.renewals, out);
+  AddCounter("completed_bytes", report.counts.completed_bytes, out);
+  AddCounter("wrong_bases", report.counts.wrong_bases, out);
   AddCounter("unchanged_versions", report.counts.unchanged_versions, out);
   AddCounter("host_buffer_bytes", report.counts.host_buffer_bytes, out);
   AddCounter("gpu_buffer_bytes", report.counts.gpu_buffer_bytes, out);

@@ -28,7 +28,8 @@ absl::StatusOr<std::unique_ptr<TrainerRank>> TrainerRank::Create(
   std::unique_ptr<Image> image;
   if (engine.images) {
     WAYBILL_ASSIGN_OR_RETURN(
-        image, Image::Create(regions, engine.stage_threads, [fabric] { fabric->Wake(); }));
+        image, Image::Create(regions, engine.changes ? VersionsKept::kTwo : VersionsKept::kNewest,
+                             engine.stage_threads, [fabric] { fabric->Wake(); }));
     regions = image->regions();
   }
   std::unique_ptr<TrainerRank> rank(new TrainerRank(std::move(options), std::move(manifest),
@@ -218,7 +219,8 @@ absl::Status TrainerRank::Start(const std::string& name, const UpdateId& update,
   group.version = update.version;
   const absl::Time begin = SteadyNow();
   absl::Status status = group.sender->Start(
-      update, start, publish.fail_on_nonfinite ? NonFiniteRule::kRefused : NonFiniteRule::kKept);
+      update, start, publish.fail_on_nonfinite ? NonFiniteRule::kRefused : NonFiniteRule::kKept,
+      SourcesAre::kThere, images_ ? images_->before() : VersionBefore{});
   report_.enqueued += SteadyNow() - begin;
   ++report_changes_;
   return status;

@@ -414,11 +414,14 @@ void WorkerRank::Handle(const ReceiverEvent& event, absl::Time now) {
     case ReceiverEvent::Kind::kReady: {
       receiving_ = event.update;
       // Every READY contains the address, so none is lost with an aborted update.
-      std::optional<proto::Buffer> renewed;
+      proto::Ready ready;
+      ready.set_buffer_index(event.buffer_index);
+      ready.set_generation(event.address.generation);
+      ready.set_base(event.base);
       if (event.address.generation != offered_generations_[event.buffer_index]) {
-        renewed = EncodeBuffer(event.address);
+        *ready.mutable_buffer() = EncodeBuffer(event.address);
       }
-      return session_.OnReady(event.update, event.buffer_index, event.address.generation, renewed);
+      return session_.OnReady(event.update, std::move(ready));
     }
     case ReceiverEvent::Kind::kRefused:
       return session_.OnRefused(event.update, event.status);
@@ -427,7 +430,7 @@ void WorkerRank::Handle(const ReceiverEvent& event, absl::Time now) {
     case ReceiverEvent::Kind::kLacking:
       return session_.OnLacking(event.update, event.lacking);
     case ReceiverEvent::Kind::kFailed:
-      return session_.OnFailed(event.update, event.status, now);
+      return session_.OnFailed(event.update, event.status, event.wrong_base, now);
     case ReceiverEvent::Kind::kShown:
       if (receiving_ == event.update) receiving_.reset();
       return session_.OnShown(event.update, event.pause, event.unchanged, now);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/engine/chunk_changes.h"
 #include "core/tensor/format.h"
 #include "kernels/digest.h"
 
@@ -19,16 +20,20 @@ ArrivedRoutes::ArrivedRoutes(const Manifest* manifest, RouteTable routes, uint64
       chunk_bytes_(chunk_bytes),
       senders_(std::move(senders)),
       chunks_(CutIntoChunks(routes_, chunk_bytes)),
-      sums_(routes_.size()) {
+      sums_(routes_.size()),
+      changes_(chunks_.chunks.size()) {
   for (uint32_t r = 0; r < routes_.size(); ++r) {
     if (routes_.witness(r)) witnesses_.push_back(r);
   }
   witness_digests_.resize(witnesses_.size());
 }
 
-void ArrivedRoutes::Begin(const UpdateId& update, Digests digests) {
+void ArrivedRoutes::Begin(const UpdateId& update, Digests digests, const RegionSpans* base) {
   update_ = update;
   digests_ = digests;
+  base_ = base;
+  std::fill(changes_.begin(), changes_.end(), 0);
+  changes_status_ = absl::OkStatus();
   if (device_ != nullptr) device_->Begin();
   for (auto& sum : sums_) sum.store(0, std::memory_order_relaxed);
 }
@@ -64,6 +69,10 @@ void ArrivedRoutes::Digest(absl::Span<const uint32_t> chunks, const RegionSpans&
     });
   }
   for (const uint32_t chunk : chunks) {
+    if (has_changes(chunk)) {
+      Complete(chunk, regions);
+      continue;
+    }
     for (const Piece& piece : chunks_.pieces_of(chunks_.chunks[chunk])) {
       if (OnDevice(piece.route)) continue;
       const uint64_t sum = DigestInPlace(routes_.shape(piece.route), At(piece.route, regions),
@@ -71,6 +80,21 @@ void ArrivedRoutes::Digest(absl::Span<const uint32_t> chunks, const RegionSpans&
       sums_[piece.route].fetch_add(sum, std::memory_order_relaxed);
     }
   }
+}
+
+// On any thread.
+void ArrivedRoutes::Complete(uint32_t chunk, const RegionSpans& regions) {
+  const Chunk& c = chunks_.chunks[chunk];
+  absl::Status status =
+      base_ == nullptr
+          ? absl::DataLossError("what changed in a chunk has come, but no base was offered")
+          : TakeChanges(routes_, chunks_.pieces_of(c), c.size_bytes, *base_, regions,
+                        [this](uint32_t route, uint64_t sum) {
+                          sums_[route].fetch_add(sum, std::memory_order_relaxed);
+                        });
+  if (status.ok()) return;
+  const std::lock_guard lock(changes_mutex_);
+  changes_status_.Update(std::move(status));
 }
 
 void ArrivedRoutes::DigestWitnesses(const RegionSpans& regions) {
@@ -94,6 +118,10 @@ void ArrivedRoutes::DigestWitnesses(const RegionSpans& regions) {
 absl::Status ArrivedRoutes::Compare(uint32_t first, uint32_t last,
                                     const LedgerEntry* ledger) const {
   if (device_ != nullptr) WAYBILL_RETURN_IF_ERROR(device_->status());
+  {
+    const std::lock_guard lock(changes_mutex_);
+    WAYBILL_RETURN_IF_ERROR(changes_status_);
+  }
   for (uint32_t r = first; r < last; ++r) {
     const LedgerEntry& entry = ledger[r];
     const uint64_t length = routes_.shape(r).size_bytes();

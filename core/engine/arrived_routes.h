@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -42,17 +43,23 @@ class ArrivedRoutes {
   const RouteTable& routes() const { return routes_; }
   const ChunkList& chunks() const { return chunks_; }
 
-  void Begin(const UpdateId& update, Digests digests);
+  // `base`: the version from which chunks are completed of which only the changes come; null if
+  // there is none. It must stay as it is during the update.
+  void Begin(const UpdateId& update, Digests digests, const RegionSpans* base);
+  // Notes that what changed has come in place of a chunk, which is digested later.
+  void NoteChanges(uint32_t chunk) { changes_[chunk] = 1; }
+  bool has_changes(uint32_t chunk) const { return changes_[chunk] != 0; }
 
   // Returns the number of chunks to pass to one Digest() call. The call waits for the device once
   // for all of its chunks.
   uint32_t at_once() const { return device_ == nullptr ? 1 : kChunksPerPass; }
-  // [any thread] Computes the digests of the chunks' bytes in `regions`.
+  // [any thread] Computes the digests of the chunks' bytes in `regions`, after completing the
+  // chunks of which the changes have come.
   void Digest(absl::Span<const uint32_t> chunks, const RegionSpans& regions);
 
   // Checks routes [first, last) against the receiver's whole `ledger`. Call it once their chunks
-  // are digested and their entries have arrived. kDataLoss: names the first wrong route. kInternal:
-  // a device failed to compute digests.
+  // are digested and their entries have arrived. kDataLoss: names the first wrong route, or says
+  // what came in place of changes. kInternal: a device failed to compute digests.
   absl::Status Compare(uint32_t first, uint32_t last, const LedgerEntry* ledger) const;
 
   // Checks that each sender quantised with the scales that arrived, including the scales that
@@ -75,6 +82,7 @@ class ArrivedRoutes {
     return regions[routes_.destination_region(route)].data() + routes_.destination_offset(route);
   }
   void DigestWitnesses(const RegionSpans& regions);
+  void Complete(uint32_t chunk, const RegionSpans& regions);
 
   const Manifest* manifest_;
   const RouteTable routes_;
@@ -88,6 +96,11 @@ class ArrivedRoutes {
   std::vector<std::atomic<uint64_t>> sums_;  // By route: the sum of the digests of its leaves.
   UpdateId update_;
   Digests digests_ = Digests::kOn;
+  const RegionSpans* base_ = nullptr;
+  // By chunk. Bytes, because threads read some while others are noted.
+  std::vector<uint8_t> changes_;
+  mutable std::mutex changes_mutex_;
+  absl::Status changes_status_;  // The first chunk that could not be completed.
 };
 
 }  // namespace waybill

@@ -41,9 +41,10 @@ absl::StatusOr<void*> MapHostMemory(uint64_t size_bytes) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Image>> Image::Create(absl::Span<const MemorySpan> regions,
-                                                     uint32_t threads, std::function<void()> wake) {
+                                                     VersionsKept kept, uint32_t threads,
+                                                     std::function<void()> wake) {
   std::unique_ptr<Image> image(new Image(threads, std::move(wake)));
-  WAYBILL_RETURN_IF_ERROR(image->Reserve(regions));
+  WAYBILL_RETURN_IF_ERROR(image->Reserve(regions, kept));
   return image;
 }
 
@@ -64,13 +65,21 @@ Image::~Image() {
   device_->Free(device_memory_);
 }
 
-absl::Status Image::Reserve(absl::Span<const MemorySpan> regions) {
+absl::Status Image::Reserve(absl::Span<const MemorySpan> regions, VersionsKept kept) {
   const auto is_on_device = [](const MemorySpan& region) {
     return region.kind == MemoryKind::kDevice;
   };
   uint64_t device_bytes = 0;
   for (const MemorySpan& region : regions) {
     (is_on_device(region) ? device_bytes : host_bytes_) += RoundUp(region.size_bytes, kAlignment);
+  }
+  const uint64_t image_bytes = host_bytes_;
+  if (kept == VersionsKept::kTwo) {
+    if (device_bytes > 0) {
+      return absl::UnimplementedError(
+          "changes of tensors in GPU memory cannot be told yet: leave out the option `changes`");
+    }
+    host_bytes_ *= 2;
   }
   if (host_bytes_ > 0) {
     WAYBILL_ASSIGN_OR_RETURN(host_memory_, MapHostMemory(host_bytes_));
@@ -95,18 +104,24 @@ absl::Status Image::Reserve(absl::Span<const MemorySpan> regions) {
     copies_.push_back({.kind = region.kind,
                        .data = std::exchange(next, next + RoundUp(region.size_bytes, kAlignment)),
                        .size_bytes = region.size_bytes});
+    std::byte* before = nullptr;
+    if (kept == VersionsKept::kTwo) {
+      before = copies_.back().data + image_bytes;
+      before_.push_back({.kind = region.kind, .data = before, .size_bytes = region.size_bytes});
+    }
     // The GPU copies a region at once, and threads share the regions of the host.
     const uint64_t most = device ? region.size_bytes : kPieceBytes;
     for (uint64_t done = 0; done < region.size_bytes; done += most) {
       (device ? device_pieces_ : host_pieces_)
-          .push_back({copies_.back().data + done, region.data + done,
-                      std::min(most, region.size_bytes - done)});
+          .push_back({copies_.back().data + done, before == nullptr ? nullptr : before + done,
+                      region.data + done, std::min(most, region.size_bytes - done)});
     }
   }
   return absl::OkStatus();
 }
 
-void Image::BeginCopy() {
+void Image::BeginCopy(uint64_t version) {
+  if (!before_.empty()) version_before_ = std::exchange(version_, version);
   copying_ = true;
   ended_.store(false, std::memory_order_relaxed);
   pool_.Run(batch_, device_tasks() + static_cast<uint32_t>(host_pieces_.size()));
@@ -115,12 +130,13 @@ void Image::BeginCopy() {
 std::optional<absl::Status> Image::TakeEnd() {
   if (!copying_ || !ended_.load(std::memory_order_acquire)) return std::nullopt;
   copying_ = false;
+  if (!device_status_.ok()) ForgetVersions();
   return device_status_;
 }
 
 void Image::Cancel() {
   pool_.Cancel(batch_);
-  copying_ = false;
+  if (std::exchange(copying_, false)) ForgetVersions();
 }
 
 // On any thread.
@@ -131,6 +147,9 @@ void Image::Copy(uint32_t task) {
     return;
   }
   const Piece& piece = host_pieces_[task - device_tasks()];
+  if (piece.before != nullptr) {
+    kernels::Copy(piece.before, piece.to, piece.size_bytes, kernels::Stores::kStreaming);
+  }
   kernels::Copy(piece.to, piece.from, piece.size_bytes, kernels::Stores::kStreaming);
   kernels::StreamFence();
 }

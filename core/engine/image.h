@@ -21,6 +21,9 @@
 
 namespace waybill {
 
+// Whether an image keeps the version before the newest as well, which takes as much memory again.
+enum class VersionsKept : uint8_t { kNewest, kTwo };
+
 // Lives on the progress thread; threads of its own copy.
 class Image {
  public:
@@ -29,9 +32,9 @@ class Image {
   // 0, BeginCopy() does. `wake` is called on any thread when a copy has ended.
   //
   // kResourceExhausted: there is not enough memory. kInvalidArgument: the regions are on several
-  // GPUs.
+  // GPUs. kUnimplemented: two versions are to be kept, and a region is on a GPU.
   static absl::StatusOr<std::unique_ptr<Image>> Create(absl::Span<const MemorySpan> regions,
-                                                       uint32_t threads,
+                                                       VersionsKept kept, uint32_t threads,
                                                        std::function<void()> wake);
   // Nobody may read the image any more.
   ~Image();
@@ -41,9 +44,14 @@ class Image {
   // Returns the copies of the regions, in their order.
   const std::vector<MemorySpan>& regions() const { return copies_; }
 
-  // Begins to copy the regions, which must not change before the copy has ended. No copy is going
-  // on, and nobody reads the image.
-  void BeginCopy();
+  // The number of the version before the newest, and its regions in the same order. 0 if it is not
+  // kept or there was none, or if a copy of either failed.
+  uint64_t version_before() const { return version_before_; }
+  const std::vector<MemorySpan>& regions_before() const { return before_; }
+
+  // Begins to copy the regions, which must not change before the copy has ended, as this version.
+  // No copy is going on, and nobody reads the image.
+  void BeginCopy(uint64_t version);
   // Returns how the copy ended, once; nullopt while it goes on, and if none does. kInternal: the
   // GPU failed.
   std::optional<absl::Status> TakeEnd();
@@ -54,18 +62,23 @@ class Image {
   // A part of a region that one task copies.
   struct Piece {
     std::byte* to = nullptr;
+    std::byte* before = nullptr;  // Where what `to` has goes first; null: nowhere.
     const std::byte* from = nullptr;
     uint64_t size_bytes = 0;
   };
 
   Image(uint32_t threads, std::function<void()> wake);
-  absl::Status Reserve(absl::Span<const MemorySpan> regions);
+  absl::Status Reserve(absl::Span<const MemorySpan> regions, VersionsKept kept);
+  void ForgetVersions() { version_ = version_before_ = 0; }
   uint32_t device_tasks() const { return device_pieces_.empty() ? 0 : 1; }
   void Copy(uint32_t task);
   absl::Status CopyOnDevice();
 
   const std::function<void()> wake_;
   std::vector<MemorySpan> copies_;
+  std::vector<MemorySpan> before_;  // Empty if one version is kept.
+  uint64_t version_ = 0;            // 0: unknown.
+  uint64_t version_before_ = 0;
   std::vector<Piece> host_pieces_;    // One task each.
   std::vector<Piece> device_pieces_;  // All of them are one task.
   void* host_memory_ = nullptr;

@@ -328,8 +328,11 @@ class ReceiverEngineImpl final : public ReceiverEngine {
     } else if (immediate.kind == Immediate::Kind::kData) {
       schedule_.OnLaneEnd(source.index, static_cast<uint32_t>(&lane - source.lanes.data()),
                           immediate.sequence);
-    } else if (immediate.kind == Immediate::Kind::kChunk) {
-      schedule_.OnChunk(source.index, ChunkImmediate::Unpack(immediate));
+    } else if (immediate.kind == Immediate::Kind::kChunk ||
+               immediate.kind == Immediate::Kind::kChanges) {
+      const std::optional<uint32_t> chunk =
+          schedule_.OnChunk(source.index, ChunkImmediate::Unpack(immediate));
+      if (chunk && immediate.kind == Immediate::Kind::kChanges) arrived_->NoteChanges(*chunk);
     }
   }
 
@@ -412,7 +415,10 @@ class ReceiverEngineImpl final : public ReceiverEngine {
       case Kind::kMakeVisible:
         return MakeVisible(sources_[command.sender]);
       case Kind::kPassOn:
-        for (const uint32_t chunk : command.chunks) relay_->OnArrived(chunk);
+        // A chunk of which the changes came is passed on once it is complete.
+        for (const uint32_t chunk : command.chunks) {
+          if (!arrived_->has_changes(chunk)) relay_->OnArrived(chunk);
+        }
         return;
       case Kind::kDigest:
         return BeginWave(sources_[command.sender], command.chunks);
@@ -454,17 +460,29 @@ class ReceiverEngineImpl final : public ReceiverEngine {
     }
     schedule_.OnOffered();
     if (!continues) {
+      completes_ = false;
       timeline_.Clear();
       kept_digests_.reset();
     }
     for (SenderLink& source : sources_) source.BeginUpdate();
     if (relay_ != nullptr) relay_->Begin();
-    arrived_->Begin(command.update, digests());
+    const uint64_t base = FindBase();
+    arrived_->Begin(command.update, digests(),
+                    base == 0 ? nullptr : &memory_->shown_buffers()[shown_.buffer()]);
     timeline_.Begin(Stage::kReceive);
     sink_({.kind = ReceiverEvent::Kind::kReady,
            .update = command.update,
            .buffer_index = command.buffer,
-           .address = *std::move(address)});
+           .address = *std::move(address),
+           .base = base});
+  }
+
+  // Returns the shown version if chunks can be completed from it: if it stays as it is while the
+  // update arrives, in host memory, and errors would be detected.
+  uint64_t FindBase() const {
+    const bool can = options_.mode != Mode::kInPlace && memory_->device() == nullptr &&
+                     digests() == Digests::kOn && !shown_.dirty() && counts_.wrong_bases == 0;
+    return can ? shown_.version() : 0;
   }
 
   std::vector<LaneId> AllLanes() const {
@@ -524,15 +542,17 @@ class ReceiverEngineImpl final : public ReceiverEngine {
   }
 
   void FailUpdate(absl::Status status) {
+    if (completes_) ++counts_.wrong_bases;
     schedule_.Fail();
     StopVerifying();
-    TellFailed(std::move(status));
+    TellFailed(std::move(status), /*wrong_base=*/completes_);
   }
 
-  void TellFailed(absl::Status status) {
+  void TellFailed(absl::Status status, bool wrong_base = false) {
     sink_({.kind = ReceiverEvent::Kind::kFailed,
            .update = schedule_.update(),
-           .status = WithScope(std::move(status), Scope::kUpdate)});
+           .status = WithScope(std::move(status), Scope::kUpdate),
+           .wrong_base = wrong_base});
   }
 
   InboundWrites inbound_writes() const {
@@ -571,9 +591,12 @@ class ReceiverEngineImpl final : public ReceiverEngine {
     if (relay_ != nullptr) relay_->OnLedger(source.first_route, source.last_route, ledger());
   }
 
-  // Returns true if the latest chunks of the sender are likely in this thread's cache.
+  // Returns true if the latest chunks of the sender are likely in this thread's cache. Chunks that
+  // are to be completed from the shown version are not.
   bool IsInCache(const SenderLink& source) const {
     return !schedule_.is_complete(source.index) && memory_->receiving_device() == nullptr &&
+           std::none_of(source.wave.begin(), source.wave.end(),
+                        [this](uint32_t chunk) { return arrived_->has_changes(chunk); }) &&
            std::all_of(source.lanes.begin(), source.lanes.end(),
                        [this](const SenderLane& lane) { return fabric_.CopiesPosts(lane.id); });
   }
@@ -601,7 +624,12 @@ class ReceiverEngineImpl final : public ReceiverEngine {
 
   void EndWave(SenderLink& source) {
     for (const uint32_t chunk : std::exchange(source.wave, {})) {
-      CountArrived(source, arrived_->chunks().chunks[chunk].size_bytes);
+      const uint64_t size_bytes = arrived_->chunks().chunks[chunk].size_bytes;
+      CountArrived(source, size_bytes);
+      if (!arrived_->has_changes(chunk)) continue;
+      counts_.completed_bytes += size_bytes;
+      completes_ = true;
+      if (relay_ != nullptr) relay_->OnArrived(chunk);
     }
     schedule_.OnDigested(source.index);
   }
@@ -712,6 +740,7 @@ class ReceiverEngineImpl final : public ReceiverEngine {
 
   absl::Time now_;          // The time of the last Step().
   bool was_dirty_ = false;  // The value of dirty() before the buffer was claimed.
+  bool completes_ = false;  // The update has chunks of which only the changes came.
   std::optional<BytesOfVersion> arrived_bytes_, shown_bytes_;  // Nullopt if unknown.
   // The current update's; null until digests are kept.
   std::shared_ptr<ShownDigests> kept_digests_;

@@ -60,13 +60,17 @@ struct ReceiverEvent {
   };
   Kind kind = Kind::kConnected;
   UpdateId update;
-  uint32_t sender = 0;                 // In kPeerFailed.
-  absl::Status status;                 // In kPeerFailed, kRefused and kFailed.
-  uint32_t buffer_index = 0;           // In kReady.
-  BufferAddress address;               // In kReady: the buffer's current address.
+  uint32_t sender = 0;        // In kPeerFailed.
+  absl::Status status;        // In kPeerFailed, kRefused and kFailed.
+  uint32_t buffer_index = 0;  // In kReady.
+  BufferAddress address;      // In kReady: the buffer's current address.
+  // In kReady: the version from which chunks can be completed of which only the changes come; 0 if
+  // there is none.
+  uint64_t base = 0;
   absl::Duration pause;                // In kShown: how long copying took.
   bool unchanged = false;              // In kShown: the bytes equal those of the previous version.
   std::vector<uint32_t> lacking = {};  // In kLacking.
+  bool wrong_base = false;             // In kFailed: see ReceiverCounts::wrong_bases.
 };
 
 struct SenderAddress {
@@ -88,7 +92,10 @@ struct ReceiverCounts {
   uint64_t early_chunks = 0;   // Chunks that were verified while later ones arrived.
   uint64_t stragglers = 0;
   uint64_t repeats = 0;
-  uint64_t renewals = 0;  // How often an abandoned buffer got fresh pages and keys.
+  uint64_t renewals = 0;         // How often an abandoned buffer got fresh pages and keys.
+  uint64_t completed_bytes = 0;  // Bytes of chunks of which only the changes came.
+  // Updates that came out wrong and had such chunks. From the first on, whole chunks come.
+  uint64_t wrong_bases = 0;
   // Shown versions whose bytes equal those of the previous version. A version without digests, or
   // of another plan than the previous version, is not compared.
   uint64_t unchanged_versions = 0;

@@ -103,7 +103,8 @@ struct ReceiverLink {
   std::atomic<bool> failed = false;  // Read by the threads that store.
 
   // The state in the current update.
-  bool targeted = false;  // The update goes to this receiver.
+  bool targeted = false;    // The update goes to this receiver.
+  bool has_before = false;  // It shows the version since which changes are known.
   uint32_t buffer_index = 0;
   std::atomic<uint32_t> stores_left = 0;   // Stores that have begun and not ended.
   uint32_t stores_begun = 0;               // Stores whose end was not yet reported to the schedule.

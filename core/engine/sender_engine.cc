@@ -100,7 +100,7 @@ class SenderEngineImpl final : public SenderEngine {
   }
 
   absl::Status Start(const UpdateId& update, Digests digests, absl::Span<const StartTarget> targets,
-                     NonFiniteRule rule, SourcesAre sources) override {
+                     NonFiniteRule rule, SourcesAre sources, const VersionBefore& before) override {
     if (!connected_ || state_ != State::kIdle) {
       return absl::FailedPreconditionError(absl::StrCat(
           "start version ", update.version, ": ",
@@ -109,7 +109,7 @@ class SenderEngineImpl final : public SenderEngine {
                                      state_ == State::kStopping ? " is not quiescent yet"
                                                                 : " is being sent")));
     }
-    for (ReceiverLink& link : links_.links) link.targeted = false;
+    for (ReceiverLink& link : links_.links) link.targeted = link.has_before = false;
     for (const StartTarget& target : targets) {
       WAYBILL_ASSIGN_OR_RETURN(ReceiverLink * link, links_.Find(target.receiver));
       if (target.buffer_index >= link->buffers.size()) {
@@ -125,12 +125,13 @@ class SenderEngineImpl final : public SenderEngine {
                          ", and this trainer has its address of generation ", known));
       }
       link->targeted = true;
+      link->has_before = before.version != 0 && target.base == before.version;
       link->buffer_index = target.buffer_index;
     }
     WAYBILL_RETURN_IF_ERROR(area_.RenewSources());
     update_ = update;
     rule_ = rule;
-    sender_.routes().Begin(update, digests, sources);
+    sender_.routes().Begin(update, digests, sources, before.regions);
     sender_.Expect(sources);
     exchange_.Begin(update);
     state_ = State::kOpening;

@@ -72,6 +72,7 @@ struct StartTarget {
   uint32_t receiver = 0;
   uint32_t buffer_index = 0;
   uint32_t generation = 0;  // The buffer's generation that the receiver offered for this update.
+  uint64_t base = 0;        // The version that the receiver has besides; 0: none.
 };
 
 class SenderEngine {
@@ -110,13 +111,16 @@ class SenderEngine {
 
   // Starts to send to the targets, and to trade maxima with co-owners. `targets` is empty if other
   // senders only need this sender's maxima. CutIntoChunks() of the plan's routes numbers the
-  // chunks, which can be released from now on. kSent follows, or kStopped after an abort.
+  // chunks, which can be released from now on. Only what changed since `before` is posted to the
+  // targets that have it, chunk by chunk, where that is shorter (chunk_changes.h); the memory of
+  // `before` is read as long as that of the sources. kSent follows, or kStopped after an abort.
   // kFailedPrecondition: not connected, an update is going on, or the known address of a target is
   // of another generation.
   virtual absl::Status Start(const UpdateId& update, Digests digests,
                              absl::Span<const StartTarget> targets,
                              NonFiniteRule rule = NonFiniteRule::kKept,
-                             SourcesAre sources = SourcesAre::kThere) = 0;
+                             SourcesAre sources = SourcesAre::kThere,
+                             const VersionBefore& before = {}) = 0;
   // Marks a chunk's bytes as present, in an update with kArriving. Call Step() afterwards. Sending
   // to a receiver ends once all its chunks are released and all its routes' digests are given.
   virtual void Release(uint32_t chunk) = 0;

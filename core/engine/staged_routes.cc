@@ -7,6 +7,7 @@
 
 #include "core/base/status.h"
 #include "core/device/device.h"
+#include "core/engine/chunk_changes.h"
 #include "core/stage/quantise_piece.h"
 #include "core/tensor/quantisation.h"
 #include "kernels/copy.h"
@@ -27,6 +28,7 @@ absl::StatusOr<std::unique_ptr<StagedRoutes>> StagedRoutes::Create(RankPlan plan
   WAYBILL_RETURN_IF_ERROR(staged->OpenDevice(area.options().stage_threads, area.ring().bytes()));
   staged->MakeScaleValues();
   staged->FindWaiting();
+  staged->bytes_to_post_.resize(staged->chunk_count());
   return staged;
 }
 
@@ -78,12 +80,14 @@ absl::Status StagedRoutes::OpenDevice(uint32_t threads, absl::Span<std::byte> ri
 
 void StagedRoutes::FindWaiting() {
   for (const Chunk& chunk : list_.chunks) {
-    bool waits = false;
+    bool waits = false, changes = true;
     for (const Piece& piece : list_.pieces_of(chunk)) {
       const uint32_t table = routes().scale_table(piece.route);
       waits = waits || (table != kNoScaleTable && scale_values_[table].IsEarly(BlocksOf(piece)));
+      changes = changes && table == kNoScaleTable && !OnDevice(piece.route);
     }
     waits_.push_back(waits);
+    changes_.push_back(changes);
   }
 }
 
@@ -142,8 +146,10 @@ Box StagedRoutes::BlocksOf(const Piece& piece) const {
   return CellsMeeting(box, exchange().tables[routes().scale_table(piece.route)].block);
 }
 
-void StagedRoutes::Begin(const UpdateId& update, Digests digests, SourcesAre sources) {
+void StagedRoutes::Begin(const UpdateId& update, Digests digests, SourcesAre sources,
+                         absl::Span<const MemorySpan> before) {
   update_ = update;
+  before_ = before;
   digests_ = digests;
   sources_are_ = sources;
   TakeRenewedSources();
@@ -206,7 +212,8 @@ bool StagedRoutes::PacksOnDevice(const Chunk& chunk, Reads reads) const {
 }
 
 void StagedRoutes::AppendWritesOf(uint32_t chunk, Reads reads, const BufferAccess& buffer,
-                                  uint64_t slot_offset, std::vector<Write>& writes) {
+                                  uint64_t slot_offset, uint64_t size_bytes,
+                                  std::vector<Write>& writes) {
   chunk_writes_.clear();
   AppendWrites(
       routes(), list_, list_.chunks[chunk], [&](uint32_t r) { return reads.sources && direct_[r]; },
@@ -214,6 +221,7 @@ void StagedRoutes::AppendWritesOf(uint32_t chunk, Reads reads, const BufferAcces
   const RegionId ring = PacksOnDevice(list_.chunks[chunk], reads) ? area_.device_slots()->region()
                                                                   : area_.ring().region();
   for (const ChunkWrite& write : chunk_writes_) {
+    if (size_bytes == 0) return;
     const RegionAccess& region = buffer.regions[write.destination_region];
     Registration source = {ring, slot_offset};
     if (write.source_region != ChunkWrite::kSlot) source = registrations_[write.source_region];
@@ -222,7 +230,8 @@ void StagedRoutes::AppendWritesOf(uint32_t chunk, Reads reads, const BufferAcces
          .source_offset_bytes = source.offset_bytes + write.source_offset_bytes,
          .destination = region.remote,
          .destination_offset_bytes = region.offset_bytes + write.destination_offset_bytes,
-         .size_bytes = write.size_bytes});
+         .size_bytes = std::min(write.size_bytes, size_bytes)});
+    size_bytes -= writes.back().size_bytes;
   }
 }
 
@@ -284,6 +293,15 @@ void StagedRoutes::StagePacked(absl::Span<const ChunkInSlot> chunks,
     StageFromDevice(list_.chunks[c.chunk], reads_of(c.chunk), area_.ring().BytesOf(c.slot), pass);
   }
   Finish(pass);
+}
+
+void StagedRoutes::StageChanges(const ChunkInSlot& chunk) {
+  const Chunk& c = list_.chunks[chunk.chunk];
+  const absl::Span<std::byte> slot(area_.ring().BytesOf(chunk.slot), c.size_bytes);
+  bytes_to_post_[chunk.chunk] = waybill::StageChanges(
+      routes(), list_.pieces_of(c), sources_, before_, slot, [this](uint32_t route, uint64_t sum) {
+        sums_[route].fetch_add(sum, std::memory_order_relaxed);
+      });
 }
 
 void StagedRoutes::DigestDirect(absl::Span<const uint32_t> chunks) {

@@ -59,7 +59,10 @@ class StagedRoutes {
   // Begins an update: clears the digests and the scales of the last one. Registered sources are
   // sent directly; if fewer are registered than when the routes were made, everything is staged.
   // With kArriving, digests are not computed: the caller gives them.
-  void Begin(const UpdateId& update, Digests digests, SourcesAre sources);
+  // `before`: the memory of each region with the version before, which must stay as it is during
+  // the update; empty if there is none.
+  void Begin(const UpdateId& update, Digests digests, SourcesAre sources,
+             absl::Span<const MemorySpan> before);
   void GiveDigest(uint32_t route, uint64_t digest) {
     sums_[route].store(digest, std::memory_order_relaxed);
   }
@@ -105,12 +108,18 @@ class StagedRoutes {
   // is packed into the device's slots if the lane can read them.
   void StagePacked(absl::Span<const ChunkInSlot> chunks,
                    absl::FunctionRef<Reads(uint32_t chunk)> reads_of);
+  // Returns true if what changed in the chunk since the version before can be told.
+  bool CanStageChanges(uint32_t chunk) const { return !before_.empty() && changes_[chunk]; }
+  // Writes what changed in a chunk to its slot, or the chunk if that is shorter.
+  void StageChanges(const ChunkInSlot& chunk);
+  // Returns the number of bytes that post the chunk after StageChanges().
+  uint64_t bytes_to_post(uint32_t chunk) const { return bytes_to_post_[chunk]; }
   // Computes the digests of the chunks' routes that are sent directly.
   void DigestDirect(absl::Span<const uint32_t> chunks);
-  // Appends the writes that post a chunk, whose staged bytes are in the slot at `slot_offset` of
-  // the ring. It does not allocate if `writes` has room for most_writes().
+  // Appends the writes that post the first `size_bytes` of a chunk, whose staged bytes are in the
+  // slot at `slot_offset` of the ring. It does not allocate if `writes` has room for most_writes().
   void AppendWritesOf(uint32_t chunk, Reads reads, const BufferAccess& buffer, uint64_t slot_offset,
-                      std::vector<Write>& writes);
+                      uint64_t size_bytes, std::vector<Write>& writes);
   // Returns the largest number of writes that a chunk takes.
   size_t most_writes() const { return most_writes_; }
 
@@ -162,6 +171,9 @@ class StagedRoutes {
   std::deque<ScaleValues> scale_values_;       // By scale table.
   std::vector<EarlyTask> early_tasks_;
   std::vector<bool> waits_;                  // By chunk.
+  std::vector<bool> changes_;                // By chunk: it is not quantised, nor on a device.
+  absl::Span<const MemorySpan> before_;      // By region; empty if there is no version before.
+  std::vector<uint64_t> bytes_to_post_;      // By chunk: see bytes_to_post().
   std::vector<Registration> registrations_;  // By region of the manifest.
   // All sources are registered that were when the routes were made.
   bool sources_are_registered_ = true;

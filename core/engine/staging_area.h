@@ -34,6 +34,9 @@ struct SenderEngineOptions {
   uint64_t direct_run_bytes = kDirectRunBytes;
   // Versions are sent from a copy of the tensors (image.h).
   bool images = false;
+  // With images: the version before is kept too, and only what changed since then is posted to
+  // receivers that have it, where that is shorter.
+  bool changes = false;
   // Chunks of at least this size are announced, so that the receiver verifies them while later ones
   // arrive.
   uint64_t announced_bytes = 64 << 10;
@@ -47,6 +50,12 @@ struct SenderEngineOptions {
 enum class SourcesAre : uint8_t {
   kThere,
   kArriving,  // SenderEngine::Release() and GiveDigest() report what has arrived.
+};
+
+// A version that was sent earlier: its number, and the memory of each region of the manifest.
+struct VersionBefore {
+  uint64_t version = 0;  // 0: there is none.
+  absl::Span<const MemorySpan> regions;
 };
 
 // Lives on the progress thread, except that its threads stage.

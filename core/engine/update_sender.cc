@@ -32,10 +32,7 @@ UpdateSender::UpdateSender(Fabric* fabric, StagingArea* area, ReceiverLinks* lin
       pool_(area->threads()),
       schedule_(&area->slots()),
       slots_(fabric, area->ring(), &pool_,
-             [this](absl::Span<const ChunkInSlot> chunks) {
-               staged_->StagePacked(chunks, [this](uint32_t chunk) { return ReadsOf(chunk); });
-               timeline_.End(Stage::kStage);
-             }),
+             [this](absl::Span<const ChunkInSlot> chunks) { Stage(chunks); }),
       early_batch_(
           [this](uint32_t i) {
             timeline_.Charge(Timeline::Work::kMaxima, [&] { staged_->RunEarlyTask(i); });
@@ -93,6 +90,7 @@ absl::Status UpdateSender::SetRoutes(std::unique_ptr<StagedRoutes> staged) {
   stores_.reserve(staged_->chunk_count());
   stored_ = std::make_unique<std::atomic<bool>[]>(staged_->chunk_count());
   released_.assign(staged_->chunk_count(), false);
+  changes_only_.assign(staged_->chunk_count(), false);
   payloads_.reserve(staged_->chunk_count());
   digested_apart_.reserve(staged_->chunk_count());
   parts_.reserve(links_.links.size());
@@ -180,8 +178,11 @@ void UpdateSender::DescribeUpdate() {
           .lane = {link.index, lane},
           .size_bytes = staged_->chunk_size(c),
           .held = staged_->waits(c) || (sources_are_ == SourcesAre::kArriving && !released_[c])};
+      const bool mapped = staged_->IsMapped(c, link.buffer(lane));
+      changes_only_[c] =
+          link.has_before && !mapped && staged_->CanStageChanges(c) && Announcement(link, c);
       const uint64_t staged_bytes = staged_->staged_bytes(c, ReadsOf(c));
-      if (staged_->IsMapped(c, link.buffer(lane))) {
+      if (mapped) {
         payload.way = SendWay::kStored;
       } else {
         payload.way = staged_bytes > 0 ? SendWay::kStaged : SendWay::kDirect;
@@ -199,6 +200,7 @@ void UpdateSender::DescribeUpdate() {
 }
 
 StagedRoutes::Reads UpdateSender::ReadsOf(uint32_t chunk) const {
+  if (changes_only_[chunk]) return {};
   const ReceiverLane& lane = links_.link_of_chunk[chunk]->lanes[links_.lane_of_chunk[chunk]];
   return {.sources = lane.reads_sources && staged_->sources_are_registered(),
           .device_slots = lane.reads_device_slots};
@@ -208,6 +210,20 @@ StagedRoutes::Reads UpdateSender::ReadsOf(uint32_t chunk) const {
 bool UpdateSender::SendsUndigested(uint32_t chunk) const {
   return staged_->digests() == Digests::kOn && sources_are_ == SourcesAre::kThere &&
          staged_->staged_bytes(chunk, ReadsOf(chunk)) < staged_->chunk_size(chunk);
+}
+
+// On any thread.
+void UpdateSender::Stage(absl::Span<const ChunkInSlot> chunks) {
+  const auto reads = [this](uint32_t chunk) { return ReadsOf(chunk); };
+  const auto changes_only = [this](const ChunkInSlot& c) { return changes_only_[c.chunk]; };
+  if (std::none_of(chunks.begin(), chunks.end(), changes_only)) {
+    staged_->StagePacked(chunks, reads);
+  } else {
+    for (const ChunkInSlot& chunk : chunks) {
+      changes_only(chunk) ? staged_->StageChanges(chunk) : staged_->StagePacked({&chunk, 1}, reads);
+    }
+  }
+  timeline_.End(Stage::kStage);
 }
 
 // Computes the digests of direct routes while the network sends.
@@ -353,7 +369,10 @@ std::optional<uint32_t> UpdateSender::Announcement(const ReceiverLink& link, uin
       staged_->chunk_size(chunk) < area_.options().announced_bytes) {
     return std::nullopt;
   }
-  return ChunkImmediate{update_.sequence, number}.Pack();
+  const bool changes =
+      changes_only_[chunk] && staged_->bytes_to_post(chunk) < staged_->chunk_size(chunk);
+  return ChunkImmediate{update_.sequence, number}.Pack(changes ? Immediate::Kind::kChanges
+                                                               : Immediate::Kind::kChunk);
 }
 
 void UpdateSender::PostChunk(const SendCommand& command) {
@@ -361,15 +380,19 @@ void UpdateSender::PostChunk(const SendCommand& command) {
   timeline_.Begin(Stage::kPost);
   writes_.clear();
   const bool direct = command.slot == SendSchedule::kNoSlot;
+  const uint64_t size_bytes = staged_->chunk_size(command.payload);
+  const uint64_t posted_bytes =
+      changes_only_[command.payload] ? staged_->bytes_to_post(command.payload) : size_bytes;
   staged_->AppendWritesOf(command.payload, ReadsOf(command.payload),
                           LinkOf(command).buffer(command.lane.index),
-                          direct ? 0 : ring().OffsetOf(command.slot), writes_);
+                          direct ? 0 : ring().OffsetOf(command.slot), posted_bytes, writes_);
   const std::optional<uint32_t> immediate = Announcement(LinkOf(command), command.payload);
   if (!Post(command, immediate, direct ? kNoSlotToken : command.slot)) return;
   if (LaneOf(command).copies_posts && SendsUndigested(command.payload)) {
     staged_->DigestDirect({&command.payload, 1});  // The bytes are still in the cache.
   }
   counts_.staged_bytes += staged_->staged_bytes(command.payload, ReadsOf(command.payload));
+  counts_.spared_bytes += size_bytes - posted_bytes;
   timeline_.End(Stage::kPost);
 }
 

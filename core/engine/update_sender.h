@@ -112,6 +112,7 @@ class UpdateSender {
   void Store(uint32_t place);
   void AnnounceStores();
   StagedRoutes::Reads ReadsOf(uint32_t chunk) const;
+  void Stage(absl::Span<const ChunkInSlot> chunks);
   bool SendsUndigested(uint32_t chunk) const;
   void BeginDigests();
   void DigestGroup(uint32_t group);
@@ -148,7 +149,8 @@ class UpdateSender {
   std::vector<Payload> payloads_;  // The current update's, like `parts_`.
   std::vector<TakesPart> parts_;
   SourcesAre sources_are_ = SourcesAre::kThere;
-  std::vector<bool> released_;  // By chunk.
+  std::vector<bool> released_;      // By chunk.
+  std::vector<bool> changes_only_;  // By chunk: what changed is posted, if that is shorter.
   // The chunks to store, in order. The pool stores them in waves: a wave is all chunks that were
   // queued while the last wave was running.
   std::vector<uint32_t> stores_;

@@ -320,6 +320,48 @@ TEST_F(CoordinatorTest, ATrainerStartsWhenItPublishedAndItsWorkersAreReady) {
   EXPECT_EQ(Count(kTrainer[1], Kind::kStart), 1);
 }
 
+TEST_F(CoordinatorTest, TrainersHearOfTheVersionThatAWorkerHasBesides) {
+  MakeCoordinator();
+  Establish();
+  Publish(0, 5);
+  Tell(kWorker[0], [&](auto& m) {
+    *m.mutable_ready()->mutable_round() = round(0);
+    m.mutable_ready()->set_base(4);
+  });
+  Ready(1);
+  const proto::ControllerMessage* start = Last(kTrainer[0], Kind::kStart);
+  ASSERT_NE(start, nullptr);
+  ASSERT_EQ(start->start().targets_size(), 2);
+  EXPECT_EQ(start->start().targets(0).base(), 4u);
+  EXPECT_EQ(start->start().targets(1).base(), 0u);
+}
+
+TEST_F(CoordinatorTest, AVersionThatCameOutWrongForItsBaseIsSentOnceMore) {
+  MakeCoordinator();
+  Establish();
+  for (const uint32_t t : {0u, 1u}) Publish(t, 5);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  const proto::Round first = round(0);
+  Tell(kWorker[0], [&](auto& m) {
+    *m.mutable_failed()->mutable_round() = first;
+    *m.mutable_failed()->mutable_error() = EncodeError(absl::DataLossError("a digest"));
+    m.mutable_failed()->set_wrong_base(true);
+  });
+  for (const ConnectionId rank : {kTrainer[0], kTrainer[1], kWorker[0], kWorker[1]}) {
+    ASSERT_NE(Last(rank, Kind::kAbort), nullptr);
+    EXPECT_TRUE(Last(rank, Kind::kAbort)->abort().again());
+  }
+  EXPECT_EQ(Count(kTrainer[0], Kind::kOutcome), 0);
+  EXPECT_EQ(Count(kWorker[1], Kind::kPrepare), 2);
+  EXPECT_NE(round(0).sequence(), first.sequence());
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  EXPECT_EQ(Count(kTrainer[0], Kind::kStart), 2);
+  for (const uint32_t w : {0u, 1u}) Arrived(w);
+  for (const uint32_t w : {0u, 1u}) Shown(w);
+  ASSERT_EQ(Count(kTrainer[0], Kind::kOutcome), 1);
+  EXPECT_TRUE(Last(kTrainer[0], Kind::kOutcome)->outcome().committed());
+}
+
 TEST_F(CoordinatorTest, ADecisionIsRecordedBeforeTheFirstCommit) {
   MakeCoordinator();
   Establish();

@@ -668,7 +668,11 @@ void Coordinator::OnOutcome(Group& group, bool committed, const absl::Status& st
     if (!committed) GiveUpLoan(group, status);
     return;
   }
-  EndPart(*publications_.Find(group.round->update().version), group.name,
+  Publication& publication = *publications_.Find(group.round->update().version);
+  if (!committed && group.round->again()) {
+    return publication.SetPart(group.name, {Part::State::kQueued});
+  }
+  EndPart(publication, group.name,
           {committed ? Part::State::kCommitted : Part::State::kGivenUp, status,
            committed && group.round->unchanged()});
 }
@@ -722,8 +726,9 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
     }
     const absl::Status why = DecodeError(message.failed().error());
     if (term->round->committed()) member.committed_version = member.shown_version;
-    return term->term.IsSender(member.id) ? term->round->OnSenderFailed(member.id, why)
-                                          : term->round->OnWorkerFailed(rank, why);
+    return term->term.IsSender(member.id)
+               ? term->round->OnSenderFailed(member.id, why)
+               : term->round->OnWorkerFailed(rank, why, message.failed().wrong_base());
   }
   if (message.has_kept()) {
     const Group* term = FindTerm({member.id}, message.kept().round().epoch());

@@ -234,20 +234,22 @@ void ReceiveSchedule::OnLaneEnd(uint32_t sender, uint32_t lane, uint32_t sequenc
   gate_.Count(senders_[sender].first_lane + lane, sequence);
 }
 
-void ReceiveSchedule::OnChunk(uint32_t s, const ChunkImmediate& chunk) {
+std::optional<uint32_t> ReceiveSchedule::OnChunk(uint32_t s, const ChunkImmediate& chunk) {
   Sender& sender = senders_[s];
   if (state_ != State::kReceiving || verification_ == Verification::kOff ||
       !chunk.IsOf(update_.sequence) || chunk.chunk >= sender.chunk_count) {
-    return;
+    return std::nullopt;
   }
-  AddChunk(sender, chunk.chunk);
   ++early_chunks_;
+  if (!AddChunk(sender, chunk.chunk)) return std::nullopt;
+  return sender.come.back();
 }
 
-void ReceiveSchedule::AddChunk(Sender& sender, uint32_t chunk) {
-  if (sender.has_come[chunk]) return;
+bool ReceiveSchedule::AddChunk(Sender& sender, uint32_t chunk) {
+  if (sender.has_come[chunk]) return false;
   sender.has_come[chunk] = true;
   sender.come.push_back(sender.first_chunk + chunk);
+  return true;
 }
 
 bool ReceiveSchedule::OnVisible(uint32_t s) {

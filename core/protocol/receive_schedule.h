@@ -105,8 +105,9 @@ class ReceiveSchedule {
   void OnOfferFailed();
   // The last immediate of a lane has come.
   void OnLaneEnd(uint32_t sender, uint32_t lane, uint32_t sequence);
-  // A chunk of the sender has come ahead of the end of its lane.
-  void OnChunk(uint32_t sender, const ChunkImmediate& chunk);
+  // A chunk of the sender has come ahead of the end of its lane. Returns its number among the
+  // chunks of all senders, or nullopt if the update has no such chunk or it had come before.
+  std::optional<uint32_t> OnChunk(uint32_t sender, const ChunkImmediate& chunk);
   // Everything that had come from the sender can be read. Returns true if its whole part and its
   // ledger can be read from now on.
   bool OnVisible(uint32_t sender);
@@ -200,7 +201,7 @@ class ReceiveSchedule {
   uint32_t NextBuffer() const;
   bool HasArrived(const Sender& sender) const;
   void AbandonUnlessQuiescent();
-  void AddChunk(Sender& sender, uint32_t chunk);
+  static bool AddChunk(Sender& sender, uint32_t chunk);
 
   bool NextOffer(ReceiveCommand& command);
   bool NextOf(Sender& sender, ReceiveCommand& command);

@@ -171,9 +171,10 @@ class SessionTest : public testing::Test {
       m.mutable_prepare()->set_catch_up(catch_up_);
     });
   }
-  void HearAbortOf(uint32_t sequence, uint64_t attempt) {
+  void HearAbortOf(uint32_t sequence, uint64_t attempt, bool again = false) {
     Hear([&](auto& m) {
       m.mutable_abort()->set_attempt(attempt);
+      m.mutable_abort()->set_again(again);
       *m.mutable_abort()->mutable_round() = RoundOf(sequence);
       m.mutable_abort()->set_begun(true);
       *m.mutable_abort()->mutable_error() = EncodeError(absl::UnavailableError("given up"));
@@ -363,6 +364,45 @@ TEST_F(TrainerSessionTest, AnAbortedPublishEndsOnceNothingOfItCanLand) {
   EXPECT_EQ(Published(5), nullptr);
   session_.OnStopped(kAll, UpdateOf(5, 1), now_);
   EXPECT_EQ(Published(5)->status.message(), "given up");
+}
+
+TEST_F(TrainerSessionTest, APublishGoesOnIfTheVersionIsSentToAGroupOnceMore) {
+  Establish();
+  Publish(5);
+  Begin(5, 1);
+  HearAbortOf(1, attempt(), /*again=*/true);
+  HearStart(5, 2);  // Waits for the engine.
+  EXPECT_EQ(host_.Last(Kind::kFailed), nullptr);
+  session_.OnStopped(kAll, UpdateOf(5, 1), now_);
+  EXPECT_EQ(host_.Last(Kind::kFailed), nullptr);
+  EXPECT_EQ(Published(5), nullptr);
+  session_.OnSent(kAll, UpdateOf(5, 2), now_);
+  ASSERT_NE(Published(5), nullptr);
+  EXPECT_TRUE(Published(5)->status.ok()) << Published(5)->status;
+}
+
+TEST_F(TrainerSessionTest, AGroupThatHadItsPartCanNeedItOnceMore) {
+  BeginInTwoGroups();
+  session_.OnSent(kAll, UpdateOf(5, 1), now_);
+  HearAbortOf(1, attempt(), /*again=*/true);
+  session_.OnSent("b", {.version = 5, .sequence = 1, .epoch = 10, .plan_hash = 77}, now_);
+  EXPECT_EQ(Published(5), nullptr);
+  HearStart(5, 2);
+  session_.OnSent(kAll, UpdateOf(5, 2), now_);
+  ASSERT_NE(Published(5), nullptr);
+  EXPECT_TRUE(Published(5)->status.ok()) << Published(5)->status;
+}
+
+TEST_F(TrainerSessionTest, APublishEndsIfTheOtherStartIsGivenUpWhileTheEngineStops) {
+  Establish();
+  Publish(5);
+  Begin(5, 1);
+  HearAbortOf(1, attempt(), /*again=*/true);
+  HearOutcome(5, attempt(), /*committed=*/false);
+  EXPECT_EQ(Published(5), nullptr);
+  session_.OnStopped(kAll, UpdateOf(5, 1), now_);
+  ASSERT_NE(Published(5), nullptr);
+  EXPECT_FALSE(Published(5)->status.ok());
 }
 
 TEST_F(TrainerSessionTest, AnUpdateThatDoesNotBecomeQuietHasItsLanesClosedAfterASecond) {
@@ -1004,7 +1044,7 @@ class WorkerSessionTest : public SessionTest<WorkerSession, FakeWorkerHost> {
   void HearAbort(uint32_t sequence) { HearAbortOf(sequence, 0); }
   void Vote(uint64_t version, uint32_t sequence) {
     HearPrepare(version, sequence);
-    session_.OnReady(UpdateOf(version, sequence), 0, 0, std::nullopt);
+    session_.OnReady(UpdateOf(version, sequence), {});
     session_.OnArrived(UpdateOf(version, sequence));
     ASSERT_EQ(host_.Last(Kind::kArrived)->arrived().round().sequence(), sequence);
   }
@@ -1112,7 +1152,7 @@ TEST_F(ContinueTest, WhatHasArrivedIsKeptAndTheUserIsAskedOnce) {
   EXPECT_EQ(host_.Last(Kind::kLacking)->lacking().senders(0), 3u);
   HearContinue(1, 2);
   EXPECT_EQ(host_.engine, (std::vector<std::string>{"prepare", "lose trainer 3", "continue"}));
-  session_.OnReady(UpdateOf(5, 2), 1, 7, std::nullopt);
+  session_.OnReady(UpdateOf(5, 2), {});
   EXPECT_EQ(host_.Last(Kind::kReady)->ready().round().sequence(), 2u);
   session_.OnArrived(UpdateOf(5, 2));
   EXPECT_EQ(host_.Last(Kind::kArrived)->arrived().round().sequence(), 2u);
@@ -1372,7 +1412,7 @@ class AskedContinueTest : public ContinueTest {
 // Its user may take long to answer, and others lose lanes meanwhile.
 TEST_F(AskedContinueTest, AnAnswerGivenInTheRoundThatContinuesIsAVoteInIt) {
   HearPrepare(5, 1);
-  asked_.OnReady(UpdateOf(5, 1), 1, 7, std::nullopt);
+  asked_.OnReady(UpdateOf(5, 1), {});
   asked_.OnArrived(UpdateOf(5, 1));
   HearContinue(1, 2);
   EXPECT_EQ(host_.Last(Kind::kReady)->ready().round().sequence(), 2u);

@@ -210,6 +210,13 @@ void TrainerSession::GiveUp(const std::string& group, const absl::Status& status
   queue_.front().status = FirstError(queue_.front().status, status);
 }
 
+// Another START of the version follows, unless it was given up meanwhile.
+void TrainerSession::Await(const std::string& group) {
+  *PartOf(group) = Part::kWaiting;
+  const auto outcome = queue_.front().outcomes.find(group);
+  if (outcome != queue_.front().outcomes.end()) GiveUp(group, outcome->second);
+}
+
 // Stops sending to a group at once.
 void TrainerSession::StopSending(const std::string& group) {
   const auto found = sendings_.find(group);
@@ -366,15 +373,16 @@ void TrainerSession::OnStart(const proto::Start& start, absl::Time now) {
   const Term* term = FindTerm(start.round().epoch());
   if (term == nullptr) return;
   const std::string group = term->group;
+  Sending& sending = sendings_[group];
   Part* part = PartOf(group);
   const bool wanted = part != nullptr && queue_.front().attempt == start.attempt() &&
-                      (*part == Part::kWaiting || queue_.front().kept_for.contains(group));
+                      (*part == Part::kWaiting || queue_.front().kept_for.contains(group) ||
+                       (sending.stopping && sending.again));
   if (!wanted) part = nullptr;
   const bool held = part == nullptr && hold_ && hold_->attempt == start.attempt();
   if (part == nullptr && !held) {
     return SendFailed(start.round(), absl::CancelledError("its publish has ended already"));
   }
-  Sending& sending = sendings_[group];
   if (sending.stopping) {
     sending.held_start = start;
     return;
@@ -422,9 +430,11 @@ void TrainerSession::OnAbort(const proto::Abort& abort, absl::Time now) {
   const absl::Status why = DecodeError(abort.error());
   if (*part == Part::kWriting) {
     if (sending.stopping) return;
-    queue_.front().status = FirstError(queue_.front().status, why);
+    sending.again = abort.again();
+    if (!abort.again()) queue_.front().status = FirstError(queue_.front().status, why);
     return StopGently(group, now);
   }
+  if (abort.again()) return Await(group);
   GiveUp(group, why);
   FinishIfOver(now);
 }
@@ -588,6 +598,9 @@ void TrainerSession::OnQuiescent(const std::string& group, absl::Time now) {
   if (part != nullptr && *part == Part::kWriting && queue_.front().kept_for.contains(group)) {
     // The lanes were replaced to bring missing routes; all other routes have arrived.
     *part = Part::kSent;
+  } else if (part != nullptr && *part == Part::kWriting && sending.again) {
+    Await(group);
+    FinishIfOver(now);
   } else if (part != nullptr && *part == Part::kWriting) {
     GiveUp(group, absl::UnavailableError(absl::StrCat(Doing(queue_.front().command.version),
                                                       ": its lanes were replaced")));

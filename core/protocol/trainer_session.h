@@ -127,9 +127,10 @@ class TrainerSession final : public RankSession {
   struct Sending {
     std::optional<UpdateId> writing;  // The update that is being sent, also while it stops.
     bool held = false;                // The update sends a version that is, or was, held.
-    // The START of a held version that waits for the engine to be quiescent.
+    // A START that waits for the engine to be quiescent: of a held version, or another of this one.
     std::optional<proto::Start> held_start;
     bool stopping = false;  // Abort() was called, and OnStopped() has not followed yet.
+    bool again = false;     // While it stops: another START of the version follows.
     absl::Time quiescence_deadline = absl::InfiniteFuture();
   };
 
@@ -160,6 +161,7 @@ class TrainerSession final : public RankSession {
   // Returns the group's part of the current publication, or null if there is none.
   Part* PartOf(const std::string& group);
   void GiveUp(const std::string& group, const absl::Status& status);
+  void Await(const std::string& group);
   void StopSending(const std::string& group);
   void StopGently(const std::string& group, absl::Time now);
   void SendHeld();

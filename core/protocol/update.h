@@ -101,6 +101,7 @@ struct TransferCounts {
   uint64_t writes = 0;        // Writes posted to a fabric.
   uint64_t stores = 0;        // Chunks stored at their final address through a mapping.
   uint64_t staged_bytes = 0;  // Bytes that were packed into a slot before they were posted.
+  uint64_t spared_bytes = 0;  // Bytes that did not travel, because only what changed did.
   uint64_t immediates = 0;
   // Messages to co-owners of blocks.
   uint64_t maxima_messages = 0;
@@ -112,6 +113,7 @@ struct TransferCounts {
     writes += other.writes;
     stores += other.stores;
     staged_bytes += other.staged_bytes;
+    spared_bytes += other.spared_bytes;
     immediates += other.immediates;
     maxima_messages += other.maxima_messages;
     maxima_bytes += other.maxima_bytes;
@@ -132,7 +134,8 @@ struct Immediate {
     kMaxima = 2,
     // The peer has granted the memory that the term needs; the sequence is the term's tag.
     kGranted = 3,
-    kChunk = 4,  // Follows a chunk, which can now be verified; see ChunkImmediate.
+    kChunk = 4,    // Follows a chunk, which can now be verified; see ChunkImmediate.
+    kChanges = 5,  // The same after what changed in a chunk, by which it can be completed.
   };
   Kind kind = Kind::kData;
   uint32_t sequence = 0;  // 28 bits.
@@ -145,8 +148,9 @@ struct Immediate {
 
 inline constexpr uint32_t kSequenceMask = 0x0FFF'FFFF;
 
-// The 28 bits of an immediate of kChunk. A lane delivers in order, and an update begins on it only
-// after the last one is complete, so 8 bits of the sequence are enough to distinguish updates.
+// The 28 bits of an immediate of kChunk or kChanges. A lane delivers in order, and an update begins
+// on it only after the last one is complete, so 8 bits of the sequence are enough to distinguish
+// updates.
 struct ChunkImmediate {
   static constexpr uint32_t kMostChunks = 1 << 20;
 
@@ -154,8 +158,8 @@ struct ChunkImmediate {
   // The number of the chunk, from 0 for the first chunk between the two ranks. 20 bits.
   uint32_t chunk = 0;
 
-  constexpr uint32_t Pack() const {
-    return Immediate{Immediate::Kind::kChunk, (sequence & 0xFF) << 20 | chunk}.Pack();
+  constexpr uint32_t Pack(Immediate::Kind kind = Immediate::Kind::kChunk) const {
+    return Immediate{kind, (sequence & 0xFF) << 20 | chunk}.Pack();
   }
   static constexpr ChunkImmediate Unpack(const Immediate& immediate) {
     return {immediate.sequence >> 20, immediate.sequence & (kMostChunks - 1)};

@@ -130,6 +130,7 @@ void UpdateRound::StartReadySenders() {
       target->set_worker(worker);
       target->set_buffer_index(ready_[worker].buffer_index());
       target->set_generation(ready_[worker].generation());
+      target->set_base(ready_[worker].base());
     }
     sender.started = true;
     started_ = true;
@@ -218,13 +219,14 @@ void UpdateRound::FinishShown() {
   actions_->TellOutcome(/*committed=*/true, status);
 }
 
-void UpdateRound::OnWorkerFailed(uint32_t worker, const absl::Status& status) {
+void UpdateRound::OnWorkerFailed(uint32_t worker, const absl::Status& status, bool wrong_base) {
   if (!workers_.contains(worker)) return;
   if (state_ == State::kDecided) {
     unable_.emplace(worker, status);
     unsettled_.erase(worker);
     return FinishShown();
   }
+  again_ = wrong_base && Abortable();
   Abort(While(absl::StrCat("worker ", worker), status));
 }
 
@@ -404,6 +406,7 @@ void UpdateRound::Abort(const absl::Status& why) {
     *abort.mutable_abort()->mutable_round() = EncodeRound(update_);
     abort.mutable_abort()->set_begun(begun);
     abort.mutable_abort()->set_attempt(attempt);
+    abort.mutable_abort()->set_again(again_);
     *abort.mutable_abort()->mutable_error() = EncodeError(abort_status_);
     return abort;
   };

@@ -97,7 +97,8 @@ class UpdateRound {
   void OnShown(uint32_t worker, bool unchanged);
   // The version that was sent must not be shown.
   void OnSenderFailed(const RankId& sender, const absl::Status& status);
-  void OnWorkerFailed(uint32_t worker, const absl::Status& status);
+  // `wrong_base`: the worker takes whole chunks from now on.
+  void OnWorkerFailed(uint32_t worker, const absl::Status& status, bool wrong_base);
   void OnLaneFailed(const RankId& sender, uint32_t worker, const absl::Status& status);
   // The lane between two co-owners is dead.
   void OnCoOwnerLost(const RankId& trainer, const RankId& other, const absl::Status& status);
@@ -120,6 +121,8 @@ class UpdateRound {
     return state_ == State::kShown || (state_ == State::kAborted && RelaysThatRun().empty());
   }
   bool aborted() const { return state_ == State::kAborted; }
+  // Returns true if the version can succeed in another round.
+  bool again() const { return again_; }
   bool committed() const { return state_ == State::kShown || state_ == State::kDecided; }
   // Returns true while the round is neither decided nor aborted.
   bool undecided() const { return Abortable() || state_ == State::kRecording; }
@@ -216,6 +219,7 @@ class UpdateRound {
   std::set<uint32_t> gone_;
   std::map<uint32_t, absl::Status> unable_;  // Workers that cannot show the committed version.
   std::set<uint32_t> unsettled_;  // Workers that are in none of shown_, gone_ and unable_.
+  bool again_ = false;
   absl::Status abort_status_;
   const IfLanesDie if_lanes_die_;
   absl::Status lost_status_;  // The error of the first lane that died with routes outstanding.

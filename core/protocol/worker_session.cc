@@ -117,7 +117,7 @@ void WorkerSession::OnContinue(const proto::Prepare& prepare) {
   const bool voted = doubt_ == from;
   if (!voted && !unanswered_.contains(Notice::Kind::kArrived)) return;
   if (voted) doubt_ = to;
-  OnReady(to, /*buffer_index=*/0, /*generation=*/0, /*renewed=*/std::nullopt);
+  OnReady(to, {});
   SendArrived(/*unvoted=*/!voted);
 }
 
@@ -126,14 +126,11 @@ void WorkerSession::OnPrepareAnswered(const absl::Status& answer) {
   host_.Prepare(*update_, digests_off_, prepare_deadline_);
 }
 
-void WorkerSession::OnReady(const UpdateId& update, uint32_t buffer_index, uint32_t generation,
-                            const std::optional<proto::Buffer>& renewed) {
+void WorkerSession::OnReady(const UpdateId& update, proto::Ready ready) {
   if (update_ != update) return;
+  *ready.mutable_round() = EncodeRound(update);
   proto::RankMessage message;
-  *message.mutable_ready()->mutable_round() = EncodeRound(update);
-  message.mutable_ready()->set_buffer_index(buffer_index);
-  message.mutable_ready()->set_generation(generation);
-  if (renewed) *message.mutable_ready()->mutable_buffer() = *renewed;
+  *message.mutable_ready() = std::move(ready);
   Send(std::move(message));
 }
 
@@ -171,17 +168,20 @@ void WorkerSession::OnLacking(const UpdateId& update, const std::vector<uint32_t
   Send(std::move(message));
 }
 
-void WorkerSession::OnFailed(const UpdateId& update, const absl::Status& status, absl::Time now) {
+void WorkerSession::OnFailed(const UpdateId& update, const absl::Status& status, bool wrong_base,
+                             absl::Time now) {
   if (committed_ == update) {
     committed_.reset();
     NoteUnusable(update, status);
   }
-  SendFailed(update, status);
+  SendFailed(update, status, wrong_base);
   if (leaving() && !committed_) FinishLeaving(now);
 }
 
-void WorkerSession::SendFailed(const UpdateId& update, const absl::Status& status) {
+void WorkerSession::SendFailed(const UpdateId& update, const absl::Status& status,
+                               bool wrong_base) {
   proto::RankMessage message;
+  message.mutable_failed()->set_wrong_base(wrong_base);
   *message.mutable_failed()->mutable_round() = EncodeRound(update);
   *message.mutable_failed()->mutable_error() = EncodeError(status);
   Send(std::move(message));

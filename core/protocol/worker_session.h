@@ -61,16 +61,17 @@ class WorkerSession final : public RankSession {
   // Answers a notice of `update`. Has no effect if the answer is no longer waited for.
   void Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer);
 
-  // `generation` is the buffer's generation. `renewed` is its new address if it was renewed since
-  // this term's offers.
-  void OnReady(const UpdateId& update, uint32_t buffer_index, uint32_t generation,
-               const std::optional<proto::Buffer>& renewed);
+  // `ready` says which buffer, and what the trainers need to know of it; its round is filled in.
+  void OnReady(const UpdateId& update, proto::Ready ready);
   void OnRefused(const UpdateId& update, const absl::Status& status);
   void OnArrived(const UpdateId& update);
   // Everything has arrived except the routes of `senders`, whose lanes died.
   void OnLacking(const UpdateId& update, const std::vector<uint32_t>& senders);
   // Before Commit(): the arrived data is wrong. After Commit(): the version could not be shown.
-  void OnFailed(const UpdateId& update, const absl::Status& status, absl::Time now);
+  // `wrong_base`: what came out wrong was completed from the version that the engine offered, and
+  // it offers none any more.
+  void OnFailed(const UpdateId& update, const absl::Status& status, bool wrong_base,
+                absl::Time now);
   void OnShown(const UpdateId& update, absl::Duration pause, bool unchanged, absl::Time now);
   // An update that this worker lends or relays cannot be sent.
   void OnSendingFailed(const UpdateId& update, const absl::Status& status) {
@@ -121,7 +122,7 @@ class WorkerSession final : public RankSession {
   void OnPrepareAnswered(const absl::Status& answer);
   void Vote(const absl::Status& answer);
   void SendArrived(bool unvoted);
-  void SendFailed(const UpdateId& update, const absl::Status& status);
+  void SendFailed(const UpdateId& update, const absl::Status& status, bool wrong_base = false);
   void SendShown();
   void SendUnusable(const absl::Status& why);
   void NoteUnusable(const UpdateId& update, const absl::Status& why);

@@ -140,7 +140,7 @@ void ReceivingRank::OnPiece(SenderId id, uint32_t piece, uint64_t bytes) {
   const uint32_t s = index_of_.at(id);
   senders_[s].pieces[piece] = bytes;
   if (world_.digests) {
-    schedule_.OnChunk(s, {.sequence = schedule_.update().sequence & 0xFF, .chunk = piece});
+    (void)schedule_.OnChunk(s, {.sequence = schedule_.update().sequence & 0xFF, .chunk = piece});
   }
   // A relay's last piece stands for the end of its lane.
   if (--senders_[s].to_come == 0 && id.first == Role::kWorker) {
@@ -164,10 +164,13 @@ void ReceivingRank::Execute(const ReceiveCommand& command) {
   using Kind = ReceiveCommand::Kind;
   switch (command.kind) {
     case Kind::kOffer:
-    case Kind::kContinue:
+    case Kind::kContinue: {
       schedule_.OnOffered();
       ready_at_ = world_.time.now();
-      return session_.OnReady(command.update, command.buffer, 0, {});
+      proto::Ready ready;
+      ready.set_buffer_index(command.buffer);
+      return session_.OnReady(command.update, std::move(ready));
+    }
     case Kind::kMakeVisible:
       schedule_.OnVisible(command.sender);
       return;

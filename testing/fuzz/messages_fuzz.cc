@@ -344,7 +344,7 @@ void Do(uint8_t command, WorkerSession& session, WorkerSide& side, uint64_t&, ab
   const UpdateId update = side.update_.value_or(UpdateId());
   switch (command % 8) {
     case 0:
-      return session.OnReady(update, 0, 0, std::nullopt);
+      return session.OnReady(update, {});
     case 1:
       return session.OnArrived(update);
     case 2:
@@ -352,7 +352,7 @@ void Do(uint8_t command, WorkerSession& session, WorkerSide& side, uint64_t&, ab
       side.shown_ = side.committed_->version;
       return session.OnShown(*std::exchange(side.committed_, std::nullopt), {}, false, now);
     case 3:
-      return session.OnFailed(update, absl::InternalError("a digest"), now);
+      return session.OnFailed(update, absl::InternalError("a digest"), /*wrong_base=*/true, now);
     case 4:
       return session.OnLacking(update, {0, 1});
     case 5:

@@ -25,6 +25,12 @@ uint16_t ValueOf(int64_t element, uint64_t version) {
   return static_cast<uint16_t>(version * 1009 + static_cast<uint64_t>(element) * 31);
 }
 
+// Every fourth element changes from one version to the next, by one unit.
+uint16_t SlowValueOf(int64_t element, uint64_t version) {
+  const auto e = static_cast<uint64_t>(element);
+  return static_cast<uint16_t>(e * 31 + (version + e) / 4);
+}
+
 // The elements of quantised jobs are E4M3 numbers times the scale, and one of each block is the
 // largest number: quantising finds just these numbers and that scale.
 float ScaleOf(uint64_t version) { return std::ldexp(1.0f, static_cast<int>(version % 16)); }
@@ -107,7 +113,9 @@ Job DrawJob(uint64_t seed, std::mt19937_64& random) {
   job.asked = below(3) == 0;
   job.required = below(3) == 0;
   job.held = below(2) == 0;
-  job.images = seed % 8 == 7;  // A draw would change what later ones make of a seed.
+  // Draws would change what later ones make of a seed.
+  job.images = seed % 8 == 7;
+  job.changes = seed % 16 == 15;
   job.varied = IsVaried(seed);
   if (!job.varied) return job;
   std::mt19937_64 rare(seed ^ 0x94D049BB133111EBu);
@@ -147,7 +155,11 @@ std::vector<std::vector<std::byte>> Job::BytesOf(const RankId& id, uint64_t vers
       if (scaled) {
         Append(E4m3Of(r, c, version), regions[0]);
       } else {
-        Append(quantised ? Bf16Of(r, c, version) : ValueOf(r * kColumns + c, version), regions[0]);
+        const int64_t element = r * kColumns + c;
+        Append(quantised ? Bf16Of(r, c, version)
+               : changes ? SlowValueOf(element, version)
+                         : ValueOf(element, version),
+               regions[0]);
       }
     }
   }

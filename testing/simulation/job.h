@@ -32,6 +32,7 @@ struct Job {
   bool required = false;  // No version is published without every group.
   bool held = false;      // Trainers hold some versions for groups that have missed them.
   bool images = false;    // Trainers publish from images, and hold each version until the next.
+  bool changes = false;   // They send what changed, to the workers that can complete it.
   size_t most_ranks = 0;  // That there were at a time.
   bool relays = false;  // Workers hold the whole tensor, and relay it to the others of their group.
   // Users do what others do not; see also the faults of such seeds.

@@ -74,6 +74,7 @@ absl::Status Process::MakeTrainer(SessionOptions options) {
   std::vector<MemorySpan> regions = MakeMemory(manifest);
   SenderEngineOptions engine = SendingOf(id_.rank);
   engine.images = job_.images;
+  engine.changes = job_.changes;
   auto made = TrainerRank::Create(std::move(options), engine, std::move(manifest),
                                   std::move(regions), fabric_.get(), this);
   if (!made.ok()) return made.status();
@@ -169,6 +170,7 @@ void Process::Step() {
       host_.OnShown(*this, before, last_shown_);
     }
     if (!left_) CheckShown("after a step");
+    CheckBases();
     if (snapshot_ && now >= snapshot_until_) {
       CheckShown("when a reader ends");
       run_.Note(name(), ": the reader of version ", snapshot_->version(), " ends");
@@ -354,6 +356,12 @@ void Process::CheckShown(absl::string_view when) {
   if (absl::IsDataLoss(verified.status())) {
     run_.Violate(absl::StrCat("whole: ", name(), ": ", verified.status().message(), ", ", when));
   }
+}
+
+// What is completed from what the worker shows comes out right.
+void Process::CheckBases() {
+  if (run_.damaged() || worker_->report().counts.wrong_bases == 0) return;
+  run_.Violate(absl::StrCat("bases: ", name(), ": a version that was completed came out wrong"));
 }
 
 void Process::AnswerVerify(uint64_t request) {

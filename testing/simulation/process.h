@@ -179,6 +179,7 @@ class Process final : public RankActions {
   std::vector<MemorySpan> MakeMemory(const Manifest& manifest);
   absl::Status MakeTrainer(SessionOptions options);
   absl::Status MakeWorker(SessionOptions options);
+  void CheckBases();
   void CheckShown(absl::string_view when);
   // Returns the bytes of a version as this rank has to show it, one vector a region. They stay
   // valid until it is asked for another version.

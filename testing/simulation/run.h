@@ -50,6 +50,12 @@ class Run {
   void SetActive() { active_ = true; }
   bool active() const { return active_; }
 
+  // --- what users and networks do wrong ---
+
+  // Something other than the bytes of a version may be sent as that version from now on.
+  void SetDamaged() { damaged_ = true; }
+  bool damaged() const { return damaged_; }
+
   // --- result ---
 
   // Tells a line of the story.
@@ -79,6 +85,7 @@ class Run {
   absl::Time now_ = kStart;
   uint64_t last_number_ = 0;
   bool active_ = false;
+  bool damaged_ = false;
   Result result_;
 };
 

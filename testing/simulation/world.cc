@@ -251,6 +251,7 @@ void World::Strike(const Fault& fault) {
     case FaultKind::kCancelPublish:
       return rank->CancelPublish();
     case FaultKind::kCorrupt:
+      run_.SetDamaged();
       return rank->fabric().CorruptWrite(peer_name(), 1 + fault.other % 3);
     case FaultKind::kLoseStream:
       return streams_.Lose(rank->stream(), run_.now() + duration);
@@ -272,6 +273,7 @@ void World::Strike(const Fault& fault) {
       return trainer->Disagree(fits ? how : How::kNextVersion);
     }
     case FaultKind::kDiffer:
+      run_.SetDamaged();
       if (job_.replicas > 1) trainer->Disagree(Process::Disagreement::kOtherBytes);
       return;
     case FaultKind::kNics: {

@@ -108,6 +108,13 @@ void Print(const proto::StatusReply& status, std::ostream& out) {
         worker ? absl::StrCat(rank.shown_version()) : "");
   }
   for (const proto::RankStatus& rank : status.ranks()) {
+    if (const uint64_t spared = CounterOf(rank.report(), "spared_bytes"); spared > 0) {
+      out << absl::StrFormat("%s has kept %.1f MB of that off the network, which workers had\n",
+                             rank.name(), static_cast<double>(spared) / 1e6);
+    }
+    if (CounterOf(rank.report(), "wrong_bases") > 0) {
+      out << absl::StrFormat("%s of group %s %s\n", rank.name(), rank.group(), kWrongBase);
+    }
     const uint64_t unchanged = CounterOf(rank.report(), "unchanged_versions");
     if (unchanged == 0) continue;
     out << absl::StrFormat(

@@ -104,6 +104,9 @@ nlohmann::json WarningsOf(const proto::StatusReply& status) {
       warnings.push_back(absl::StrCat(rank.name(), ": ", fallbacks,
                                       " ends of lanes fell back to a slower fabric"));
     }
+    if (CounterOf(rank.report(), "wrong_bases") > 0) {
+      warnings.push_back(absl::StrCat(rank.name(), " of group ", rank.group(), " ", kWrongBase));
+    }
     if (CounterOf(rank.report(), "unchanged_versions") > 0) ++unchanged[rank.group()];
     const uint64_t nonfinite = CounterOf(rank.report(), "nonfinite_elements");
     if (nonfinite > 0) {

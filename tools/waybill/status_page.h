@@ -10,6 +10,11 @@
 
 namespace waybill {
 
+// What is said of a worker that takes no changes any more (ReceiverCounts::wrong_bases).
+inline constexpr char kWrongBase[] =
+    "has completed a version from memory that was changed, and takes whole versions until it joins "
+    "again";
+
 // Returns the data of MakePage(). The times are those of each rank's latest update, counted from
 // the first stage of that rank: clocks of hosts differ. What the heat map shows is there if the
 // status has it, and changes only with "terms".

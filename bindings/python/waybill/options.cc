@@ -48,12 +48,13 @@ std::unique_ptr<Options<waybill_rank_options_t>> MakeRankOptions(
 
 std::unique_ptr<Options<waybill_trainer_options_t>> MakeTrainerOptions(uint32_t stage_threads,
                                                                        uint64_t ring_bytes,
-                                                                       bool images) {
+                                                                       bool images, bool changes) {
   auto made = std::make_unique<Options<waybill_trainer_options_t>>();
   made->c = WAYBILL_TRAINER_OPTIONS_INIT;
   made->c.stage_threads = stage_threads;
   made->c.ring_bytes = ring_bytes;
   made->c.images = images ? 1 : 0;
+  made->c.changes = changes ? 1 : 0;
   return made;
 }
 
@@ -97,7 +98,7 @@ void AddOptions(abi3::Module& module) {
       .Init<&MakeRankOptions, "controller", "job", "token", "group", "rank", "world", "fabric",
             "host", "nics", "gid_index", "ack_timeout", "traffic_class", "rack", "rate_limit">();
   abi3::Class<Options<waybill_trainer_options_t>>(module, "TrainerOptions")
-      .Init<&MakeTrainerOptions, "stage_threads", "ring_bytes", "images">();
+      .Init<&MakeTrainerOptions, "stage_threads", "ring_bytes", "images", "changes">();
   abi3::Class<Options<waybill_worker_options_t>>(module, "WorkerOptions")
       .Init<&MakeWorkerOptions, "mode", "ask", "verify_threads", "no_catch_up", "gpu">();
   abi3::Class<Options<waybill_publish_options_t>>(module, "PublishOptions")

@@ -186,6 +186,13 @@ class Trainer(Rank):
                    ends the publish, and the copy serves groups that have missed the version until
                    the next one is published. The next publish waits until the version has been
                    sent. What fails after the publish has ended is told with the outcome.
+    changes        True: as `images`, and joining reserves as much again for the version before.
+                   Workers that show that version, in shadow or shadow-copy mode and in host memory,
+                   get what changed since, tensor by tensor in pieces of 1 MiB, where that is
+                   shorter, and complete the rest themselves; the digests of all bytes are compared
+                   as ever. Other workers, and tensors that are quantised on the way, get
+                   everything. It costs processor time on both sides, so it pays where the network
+                   is slow. kUnimplemented for tensors in GPU memory.
 
     >>> with Trainer(rank=0, world=1) as trainer:
     ...     trainer.add("weight", memoryview(bytearray(24)).cast("f"))
@@ -211,6 +218,7 @@ class Trainer(Rank):
         stage_threads: int = 0,
         ring_bytes: int = 0,
         images: bool = False,
+        changes: bool = False,
         # end generated
     ) -> None:
         identity = _waybill.RankOptions(
@@ -237,6 +245,7 @@ class Trainer(Rank):
             stage_threads=stage_threads,
             ring_bytes=ring_bytes,
             images=images,
+            changes=changes,
             # end generated
         )
         self._on_device: Memory | None = None  # Some memory that is, once it is lent.

@@ -127,6 +127,13 @@ pub struct TrainerOptions {
     /// have missed the version until the next one is published. The next publish waits until the
     /// version has been sent. What fails after the publish has ended is told with the outcome.
     pub images: bool,
+    /// True: as `images`, and joining reserves as much again for the version before. Workers that show
+    /// that version, in shadow or shadow-copy mode and in host memory, get what changed since, tensor
+    /// by tensor in pieces of 1 MiB, where that is shorter, and complete the rest themselves; the
+    /// digests of all bytes are compared as ever. Other workers, and tensors that are quantised on the
+    /// way, get everything. It costs processor time on both sides, so it pays where the network is
+    /// slow. kUnimplemented for tensors in GPU memory.
+    pub changes: bool,
 }
 
 impl TrainerOptions {
@@ -135,6 +142,7 @@ impl TrainerOptions {
         c.stage_threads = self.stage_threads;
         c.ring_bytes = self.ring_bytes;
         c.images = self.images.into();
+        c.changes = self.changes.into();
     }
 }
 

@@ -191,7 +191,7 @@ void RecordCounters(const proto::StatusReply& status, CounterLedger& ledger, abs
     const std::string source = absl::StrCat(rank.name(), "/", rank.group());
     for (const char* counter :
          {"tcp.sent_bytes", "tcp.received_bytes", "verbs.posted_bytes", "fallbacks", "sent_bytes",
-          "verified_bytes", "unchanged_versions"}) {
+          "spared_bytes", "verified_bytes", "unchanged_versions"}) {
       const uint64_t value = CounterOf(rank.report(), counter);
       ledger.Record(counter, source, value, now);
     }
@@ -208,9 +208,11 @@ void AddCounters(const CounterLedger& ledger, Families& families) {
   AddSeries(bytes, {{"direction", "sent"}, {"fabric", "verbs"}}, sum("verbs.posted_bytes"));
   families.push_back(std::move(bytes));
   Family weights = MakeCounters("waybill_weight_bytes_total",
-                                "Bytes of weights that trainers have sent over all fabrics, and "
-                                "that workers have verified.");
+                                "Bytes of weights that trainers have sent over all fabrics, of "
+                                "these those that did not travel because workers had them, and "
+                                "those that workers have verified.");
   AddSeries(weights, {{"direction", "sent"}}, sum("sent_bytes"));
+  AddSeries(weights, {{"direction", "spared"}}, sum("spared_bytes"));
   AddSeries(weights, {{"direction", "verified"}}, sum("verified_bytes"));
   families.push_back(std::move(weights));
   const auto add = [&](const char* name, const char* help, const char* counter) {

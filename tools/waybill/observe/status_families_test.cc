@@ -81,6 +81,7 @@ proto::StatusReply TwoGroups() {
     AddCounter(trainer, "fallbacks", 1);
     AddCounter(trainer, "tcp.sent_bytes", 300);
     AddCounter(trainer, "sent_bytes", 200);
+    AddCounter(trainer, "spared_bytes", 150);
     AddCounter(trainer, "verbs.posted_bytes", 120);
     AddCounter(trainer, "ring_high_water_bytes", 64 + i);
     AddCounter(trainer, "nonfinite_elements", 4);
@@ -155,6 +156,7 @@ TEST_F(StatusFamiliesTest, SaysWhatTheStatusSays) {
                   R"(waybill_bytes_total{direction="received",fabric="tcp"} 290)",
                   R"(waybill_bytes_total{direction="sent",fabric="verbs"} 240)",
                   R"(waybill_weight_bytes_total{direction="sent"} 400)",
+                  R"(waybill_weight_bytes_total{direction="spared"} 300)",
                   R"(waybill_weight_bytes_total{direction="verified"} 190)",
                   R"(waybill_lane_deaths_total{code="DATA_LOSS"} 1)",
                   R"(waybill_lane_deaths_total{code="UNAVAILABLE"} 3)",
