@@ -151,6 +151,26 @@ def test_with_images_a_version_that_fails_on_its_way_is_raised_by_the_next_publi
             trainer.publish(2)
 
 
+def test_with_changes_a_worker_completes_what_did_not_travel():
+    with Job() as job:
+        weights, shown = (
+            numpy.arange(1 << 18, dtype=numpy.float32),
+            numpy.zeros(1 << 18, numpy.float32),
+        )
+        trainer = job.trainer(changes=True, fabric="tcp")
+        worker = job.worker(mode="shadow-copy", fabric="tcp")
+        trainer.add("w", weights)
+        worker.add("w", shown)
+        job.join()
+        for version in (1, 2, 3):
+            weights[version::1000] += 1
+            trainer.publish(version, deadline=PATIENCE).committed.wait(PATIENCE)
+            assert (shown == weights).all()
+        ranks = job.controller.status()["ranks"]
+        spared = sum(rank["counters"].get("spared_bytes", 0) for rank in ranks)
+        assert 0.99 * 2 * weights.nbytes < spared < 2 * weights.nbytes
+
+
 def test_a_version_that_is_aborted_is_not_shown_and_the_next_one_is(job):
     trainer, worker = job.ranks
     trainer.publish(1).committed.wait(PATIENCE)
