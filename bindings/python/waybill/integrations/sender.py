@@ -32,6 +32,36 @@ class Switch(NamedTuple):
     spread: float
 
 
+class Sending:
+    """A version on its way to the engines, from a copy of the weights.
+
+    version  The version.
+    """
+
+    def __init__(self, version: int, future: Future[None]) -> None:
+        self.version = version
+        self._future = future
+        self._waited_for = False
+
+    @property
+    def done(self) -> bool:
+        """Whether wait() returns or raises at once."""
+        return self._future.done()
+
+    def wait(self) -> int:
+        """Waits until all engines serve the version, and returns it. Raises what send() raises."""
+        self._waited_for = True
+        self._future.result()
+        return self.version
+
+    def end(self) -> None:
+        """Waits until it is over, and raises what went wrong if nobody has waited for it."""
+        if self._waited_for:
+            wait([self._future])
+        else:
+            self.wait()
+
+
 class Sender:
     """Joins a trainer and its engines to a job, and sends versions. Every trainer rank has one.
 
@@ -41,6 +71,7 @@ class Sender:
               if the trainer lends one: what lend_adapter() returned.
     deadline  In seconds, for joining and for each update.
     adapter   The name under which engines serve the adapter, if the trainer lends one.
+    images    The trainer publishes from an image of its tensors, as send_async() needs it.
     """
 
     def __init__(
@@ -50,12 +81,16 @@ class Sender:
         told: dict[str, Any],
         deadline: float,
         adapter: str | None = None,
+        images: bool = False,
     ) -> None:
         self.last_switch: Switch | None = None  # On the rank that controls the engines.
         self._trainer = trainer
         self._clients = None if clients is None else list(clients)
         self._deadline = deadline
         self._adapter = adapter
+        self._images = images
+        self._last: Sending | None = None
+        self._thread = ThreadPoolExecutor(1, "waybill-sender")
         try:
             # Trainers that are started again go on from the last published version, whether it failed or not. They ask
             # before they join, so all of them get the same answer: nobody publishes before all have joined.
@@ -63,7 +98,7 @@ class Sender:
             self._version = int(status["published_version"])
             self._join(told)
         except BaseException:
-            trainer.close()
+            self.close()
             raise
 
     def _join(self, told: dict[str, Any]) -> None:
@@ -95,20 +130,50 @@ class Sender:
 
         version  Must be greater than every version before. None: the previous version plus one.
         """
-        version = self._version + 1 if version is None else version
-        self._version = version
-        if self._adapter is not None:
-            self._send_adapter(self._adapter, version)
-            return version
-        publish = self._trainer.publish_async(version, deadline=self._deadline, hold_commit=True)
-        if self._clients:
+        publish = self._publish(version)
+        self._bring(publish)
+        return publish.version
+
+    def send_async(self, version: int | None = None) -> Sending:
+        """Begins to make all engines serve the present weights. Call it on every trainer rank.
+
+        Returns once the weights are copied: they may change while engines receive them and switch. The next send waits until this
+        one is over, and raises what went wrong if nobody has waited for it.
+
+        version  As for send().
+        """
+        if not self._images:
+            raise FailedPrecondition(
+                "send_async: the weights would have to stay as they are meanwhile: make the sender with images=True"
+            )
+        publish = self._publish(version)
+        try:
+            publish.sent.wait()
+        except BaseException as failed:
+            publish.abort(f"a trainer: {failed}")
+            raise
+        self._last = Sending(publish.version, self._thread.submit(self._bring, publish))
+        return self._last
+
+    def _publish(self, version: int | None) -> Publish:
+        last, self._last = self._last, None
+        if last is not None:
+            last.end()
+        self._version = self._version + 1 if version is None else version
+        hold = self._adapter is None
+        return self._trainer.publish_async(self._version, deadline=self._deadline, hold_commit=hold)
+
+    def _bring(self, publish: Publish) -> None:
+        """Sees a version through until the engines serve it."""
+        if self._clients and self._adapter is None:
             self._switch(publish, self._clients)
         else:
             publish.committed.wait()
         for error in publish.outcomes.values():
             if error is not None:
                 raise error
-        return version
+        if self._adapter is not None:
+            self._install_adapter(self._adapter, publish.version)
 
     def compare_engines(self) -> int:
         """Compares the parameters with which engines compute, and returns how many were the same in several engines.
@@ -141,13 +206,8 @@ class Sender:
             )
         return same
 
-    def _send_adapter(self, name: str, version: int) -> None:
-        """Sends an adapter, which engines load between two steps: nothing stops them."""
-        publish = self._trainer.publish_async(version, deadline=self._deadline)
-        publish.committed.wait()
-        for error in publish.outcomes.values():
-            if error is not None:
-                raise error
+    def _install_adapter(self, name: str, version: int) -> None:
+        """Lets engines load an adapter between two steps: nothing stops them."""
         failed = _Calls(self._clients or [], lambda its: its.install_adapter(name, version)).run()
         if failed.error is not None:
             raise failed.error
@@ -229,8 +289,9 @@ class Sender:
         )
 
     def close(self) -> None:
-        """Leaves the job."""
+        """Leaves the job. A version that is on its way is given up."""
         self._trainer.close()
+        self._thread.shutdown()
 
 
 def _check_engines(publish: Publish, clients: Sequence[Client]) -> None:

@@ -95,11 +95,11 @@ class LateStoppingEngine(Engine):
         self._stop()
 
 
-def sender_of(job, weights, clients, *, rank=0, world=1, name="w"):
-    trainer = waybill.Trainer(job.controller.address, rank=rank, world=world)
+def sender_of(job, weights, clients, *, rank=0, world=1, name="w", images=False):
+    trainer = waybill.Trainer(job.controller.address, rank=rank, world=world, images=images)
     trainer.add(name, weights)
     told = {"controller": job.controller.address, "job": "", "token": None, "fabric": "auto"}
-    sender = Sender(trainer, clients, told, PATIENCE)
+    sender = Sender(trainer, clients, told, PATIENCE, images=images)
     job.callback(sender.close)
     return sender
 
@@ -178,6 +178,67 @@ def test_no_engine_votes_before_all_stand_still(job, weights, engines):
     for engine in engines:
         assert engine.calls.index("vote") > engine.calls.index("start")
     assert [engine.weights for engine in engines] == [weights, weights]
+
+
+def test_with_images_weights_may_change_before_engines_switch(job, weights):
+    engine = Engine()
+    sender = sender_of(job, weights, [engine], images=True)
+    for version in (1, 2):
+        trained_on = threading.Event()
+        engine.on_pause = lambda on=trained_on: on.wait(PATIENCE)
+        weights[0] = version
+        sent = weights[:]
+        sending = sender.send_async()
+        weights[0] = -1.0
+        assert not sending.done
+        trained_on.set()
+        assert sending.wait() == version
+        assert engine.weights == sent
+        assert sender.last_switch.version == version
+
+
+def test_a_send_waits_for_the_one_before_and_raises_what_nobody_has_waited_for(job, weights):
+    engine = Engine()
+    sender = sender_of(job, weights, [engine], images=True)
+    engine.failing = {"start"}
+    sender.send_async()
+    fails(sender, "engine cannot start")
+    sending = sender.send_async()
+    with pytest.raises(RuntimeError, match="engine cannot start"):
+        sending.wait()
+    engine.failing = set()
+    assert sender.send() == 3
+    sender.send_async()
+    assert sender.send_async().wait() == 5
+    assert engine.weights == weights
+
+
+def test_a_sender_without_images_sends_nothing_in_the_background(job, weights):
+    sender = sender_of(job, weights, [Engine()])
+    with pytest.raises(waybill.FailedPrecondition, match="images=True"):
+        sender.send_async()
+    assert sender.send() == 1
+
+
+def test_closing_ends_what_is_on_its_way(job, weights):
+    engine = Engine()
+    sender = sender_of(job, weights, [engine], images=True)
+    stopped = threading.Event()
+    closed = threading.Event()
+
+    def pause():
+        stopped.set()
+        closed.wait(PATIENCE)
+
+    engine.on_pause = pause
+    sending = sender.send_async()
+    stopped.wait(PATIENCE)
+    closing = threading.Thread(target=sender.close)
+    closing.start()
+    closed.set()
+    closing.join(PATIENCE)
+    assert not closing.is_alive() and sending.done
+    assert not engine.paused
 
 
 def test_an_engine_that_cannot_join_ends_the_joining_with_its_error(job, weights):

@@ -9,7 +9,7 @@ from typing import Any
 from waybill.integrations.adapters import lend_adapter
 from waybill.integrations.clients import clients_of
 from waybill.integrations.distributed import rank_here, world_here
-from waybill.integrations.sender import Sender, Switch
+from waybill.integrations.sender import Sender, Sending, Switch
 from waybill.integrations.sglang.clients import client_of_one
 from waybill.trainer import Trainer
 
@@ -28,6 +28,8 @@ class WeightSender:
                 engines serve each version under a name of its own, `served_adapter`. No request is stopped for it.
     job, token, fabric
                 As in waybill.Trainer. Rank 0 passes them on to the engines.
+    images, changes
+                As in waybill.Trainer; send_weights_async() needs one of them.
     deadline    In seconds, for joining and for each update.
     rank, world The rank of this trainer and the number of trainers. None: torch.distributed's, else the environment's RANK
                 and WORLD_SIZE, else 0 of 1.
@@ -46,13 +48,24 @@ class WeightSender:
         job: str = "",
         token: str | None = None,
         fabric: str = "auto",
+        images: bool = False,
+        changes: bool = False,
         deadline: float = 600.0,
         rank: int | None = None,
         world: int | None = None,
     ) -> None:
         rank = rank_here() if rank is None else rank
         world = world_here() if world is None else world
-        trainer = Trainer(controller, job=job, token=token, rank=rank, world=world, fabric=fabric)
+        trainer = Trainer(
+            controller,
+            job=job,
+            token=token,
+            rank=rank,
+            world=world,
+            fabric=fabric,
+            images=images,
+            changes=changes,
+        )
         config = None
         try:
             if adapter is not None:
@@ -73,7 +86,7 @@ class WeightSender:
             "adapter": config,
         }
         clients = clients_of(engines, client_of_one) if rank == 0 else None
-        self._sender = Sender(trainer, clients, told, deadline, adapter)
+        self._sender = Sender(trainer, clients, told, deadline, adapter, images or changes)
         self._adapter = adapter
         self._version = 0
 
@@ -89,6 +102,15 @@ class WeightSender:
         """
         self._version = self._sender.send(version)
         return self._version
+
+    def send_weights_async(self, version: int | None = None) -> Sending:
+        """As send_weights(), but returns once the weights are copied: they may change while engines receive them and switch.
+
+        Needs `images` or `changes`. The next send waits until this one is over, and raises what went wrong if nobody has waited.
+        """
+        sending = self._sender.send_async(version)
+        self._version = sending.version
+        return sending
 
     @property
     def served_adapter(self) -> str:

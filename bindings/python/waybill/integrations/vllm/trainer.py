@@ -21,7 +21,7 @@ from waybill.errors import InvalidArgument
 from waybill.integrations.adapters import lend_adapter
 from waybill.integrations.clients import clients_of
 from waybill.integrations.distributed import rank_here, world_here
-from waybill.integrations.sender import DRAFT, Sender, Switch
+from waybill.integrations.sender import DRAFT, Sender, Sending, Switch
 from waybill.integrations.vllm.clients import client_of_one
 from waybill.trainer import Trainer
 
@@ -38,6 +38,8 @@ class WaybillInit(TrainerInitInfo):  # type: ignore[misc, unused-ignore]
                 it, as checkpoints with MTP layers do.
     adapter     The name under which engines serve a LoRA adapter. Only the adapter is sent then: the source is a ModuleSource
                 of the model that peft.get_peft_model() returned. No request is stopped for it.
+    images, changes
+                As in waybill.Trainer; send_weights_async() needs one of them.
     deadline    In seconds, for joining and for each update.
     rank, world The rank of this trainer and the number of trainers. The default is torch.distributed's, else the
                 environment's RANK and WORLD_SIZE, else 0 of 1.
@@ -51,6 +53,8 @@ class WaybillInit(TrainerInitInfo):  # type: ignore[misc, unused-ignore]
     fabric: str = "auto"
     draft: Any = None
     adapter: str | None = None
+    images: bool = False
+    changes: bool = False
     deadline: float = 600.0
     rank: int = field(kw_only=True, default_factory=rank_here)
     world: int = field(kw_only=True, default_factory=world_here)
@@ -105,6 +109,8 @@ class WaybillTrainer(TrainerWeightTransferEngine):  # type: ignore[misc, unused-
             rank=init_info.rank,
             world=init_info.world,
             fabric=init_info.fabric,
+            images=init_info.images,
+            changes=init_info.changes,
         )
         try:
             adapter = None
@@ -124,7 +130,12 @@ class WaybillTrainer(TrainerWeightTransferEngine):  # type: ignore[misc, unused-
             for name in ("controller", "job", "token", "fabric", "deadline")
         }
         self._sender = Sender(
-            trainer, client, {**told, "adapter": adapter}, init_info.deadline, init_info.adapter
+            trainer,
+            client,
+            {**told, "adapter": adapter},
+            init_info.deadline,
+            init_info.adapter,
+            init_info.images or init_info.changes,
         )
 
     def _lend(self, trainer: Trainer, source: WeightSource | ExportSource) -> None:
@@ -152,9 +163,20 @@ class WaybillTrainer(TrainerWeightTransferEngine):  # type: ignore[misc, unused-
 
         version  Must be greater than every version before. None: the previous version plus one.
         """
+        self._copy_pieces()
+        return self._sender.send(version)
+
+    def send_weights_async(self, version: int | None = None) -> Sending:
+        """As send_weights(), but returns once the weights are copied: they may change while engines receive them and switch.
+
+        Needs `images` or `changes`. The next send waits until this one is over, and raises what went wrong if nobody has waited.
+        """
+        self._copy_pieces()
+        return self._sender.send_async(version)
+
+    def _copy_pieces(self) -> None:
         for name, tensor in _pieces(self.source) if self._copies else ():
             self._copies[name].copy_(tensor)
-        return self._sender.send(version)
 
     def compare_engines(self) -> int:
         """Compares the parameters with which the engines compute: see Sender.compare_engines()."""
