@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -73,36 +72,26 @@ void Gather(const RouteTable& routes, absl::Span<const Piece> pieces, Regions re
   });
 }
 
-// Returns the source bytes of a chunk if they lie one after the other as they are sent, or null.
-const std::byte* FindPacked(const RouteTable& routes, absl::Span<const Piece> pieces,
-                            absl::Span<const MemorySpan> memory) {
-  if (pieces.size() != 1 || !IsDirect(routes, pieces[0].route, /*least_run_bytes=*/1)) {
-    return nullptr;
+// Returns true if the elements of a route lie at the source one after the other as they are sent.
+bool IsDense(const RouteShape& shape) {
+  auto stride = static_cast<int64_t>(shape.source_element_bytes);
+  for (auto axis = shape.axes.rbegin(); axis != shape.axes.rend(); ++axis) {
+    if (axis->extent > 1 && axis->source_stride != stride) return false;
+    stride *= axis->extent;
   }
-  const Piece& piece = pieces[0];
-  std::optional<uint64_t> first, end;
-  bool packed = true;
-  ForEachDirectRun(routes.shape(piece.route), piece.begin, piece.end,
-                   [&](uint64_t source, uint64_t /*there*/, uint64_t size) {
-                     packed = packed && (!end || *end == source);
-                     if (!first) first = source;
-                     end = source + size;
-                   });
-  if (!packed) return nullptr;
-  return memory[routes.source_region(piece.route)].data + routes.source_offset(piece.route) +
-         *first;
+  return shape.transform == Transform::kNone;
 }
 
 // Returns the bytes of a chunk, which are packed in `room` unless they lie so in `memory`.
 absl::Span<const std::byte> Pack(const RouteTable& routes, absl::Span<const Piece> pieces,
                                  absl::Span<const MemorySpan> memory, absl::Span<std::byte> room) {
-  if (const std::byte* const packed = FindPacked(routes, pieces, memory)) {
-    return {packed, room.size()};
-  }
   std::byte* at = room.data();
   for (const Piece& piece : pieces) {
     const std::byte* const source =
         memory[routes.source_region(piece.route)].data + routes.source_offset(piece.route);
+    if (pieces.size() == 1 && IsDense(routes.shape(piece.route))) {
+      return {source + piece.begin, room.size()};
+    }
     StagePacked(routes.shape(piece.route), source, piece.begin, piece.end, at, Digests::kOff);
     at += piece.size_bytes();
   }

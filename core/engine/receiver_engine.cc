@@ -332,7 +332,10 @@ class ReceiverEngineImpl final : public ReceiverEngine {
                immediate.kind == Immediate::Kind::kChanges) {
       const std::optional<uint32_t> chunk =
           schedule_.OnChunk(source.index, ChunkImmediate::Unpack(immediate));
-      if (chunk && immediate.kind == Immediate::Kind::kChanges) arrived_->NoteChanges(*chunk);
+      if (chunk && immediate.kind == Immediate::Kind::kChanges) {
+        arrived_->NoteChanges(*chunk);
+        completes_ = true;
+      }
     }
   }
 
@@ -628,7 +631,6 @@ class ReceiverEngineImpl final : public ReceiverEngine {
       CountArrived(source, size_bytes);
       if (!arrived_->has_changes(chunk)) continue;
       counts_.completed_bytes += size_bytes;
-      completes_ = true;
       if (relay_ != nullptr) relay_->OnArrived(chunk);
     }
     schedule_.OnDigested(source.index);

@@ -362,6 +362,11 @@ void UpdateSender::AnnounceStores() {
   }
 }
 
+// Returns the size of a chunk, or of its changes if only these are posted.
+uint64_t UpdateSender::BytesToPost(uint32_t chunk) const {
+  return changes_only_[chunk] ? staged_->bytes_to_post(chunk) : staged_->chunk_size(chunk);
+}
+
 // Returns the immediate that follows a chunk, or nullopt if the chunk is too small to announce.
 std::optional<uint32_t> UpdateSender::Announcement(const ReceiverLink& link, uint32_t chunk) const {
   const uint32_t number = chunk - link.first_chunk;
@@ -369,10 +374,9 @@ std::optional<uint32_t> UpdateSender::Announcement(const ReceiverLink& link, uin
       staged_->chunk_size(chunk) < area_.options().announced_bytes) {
     return std::nullopt;
   }
-  const bool changes =
-      changes_only_[chunk] && staged_->bytes_to_post(chunk) < staged_->chunk_size(chunk);
-  return ChunkImmediate{update_.sequence, number}.Pack(changes ? Immediate::Kind::kChanges
-                                                               : Immediate::Kind::kChunk);
+  const bool whole = BytesToPost(chunk) == staged_->chunk_size(chunk);
+  return ChunkImmediate{update_.sequence, number}.Pack(whole ? Immediate::Kind::kChunk
+                                                             : Immediate::Kind::kChanges);
 }
 
 void UpdateSender::PostChunk(const SendCommand& command) {
@@ -380,9 +384,7 @@ void UpdateSender::PostChunk(const SendCommand& command) {
   timeline_.Begin(Stage::kPost);
   writes_.clear();
   const bool direct = command.slot == SendSchedule::kNoSlot;
-  const uint64_t size_bytes = staged_->chunk_size(command.payload);
-  const uint64_t posted_bytes =
-      changes_only_[command.payload] ? staged_->bytes_to_post(command.payload) : size_bytes;
+  const uint64_t posted_bytes = BytesToPost(command.payload);
   staged_->AppendWritesOf(command.payload, ReadsOf(command.payload),
                           LinkOf(command).buffer(command.lane.index),
                           direct ? 0 : ring().OffsetOf(command.slot), posted_bytes, writes_);
@@ -392,7 +394,7 @@ void UpdateSender::PostChunk(const SendCommand& command) {
     staged_->DigestDirect({&command.payload, 1});  // The bytes are still in the cache.
   }
   counts_.staged_bytes += staged_->staged_bytes(command.payload, ReadsOf(command.payload));
-  counts_.spared_bytes += size_bytes - posted_bytes;
+  counts_.spared_bytes += staged_->chunk_size(command.payload) - posted_bytes;
   timeline_.End(Stage::kPost);
 }
 

@@ -116,6 +116,7 @@ class UpdateSender {
   bool SendsUndigested(uint32_t chunk) const;
   void BeginDigests();
   void DigestGroup(uint32_t group);
+  uint64_t BytesToPost(uint32_t chunk) const;
   std::optional<uint32_t> Announcement(const ReceiverLink& link, uint32_t chunk) const;
   void PostChunk(const SendCommand& command);
   bool Post(const SendCommand& command, std::optional<uint32_t> immediate, uint64_t token);

@@ -399,12 +399,9 @@ void Coordinator::SettleClaims(ConnectionId incumbent, const absl::Status& refus
 }
 
 bool Coordinator::IsTrainerClaimed() const {
-  for (const auto& [connection, claim] : claims_) {
-    for (const auto& [rank, trainer] : members_.trainers().here) {
-      if (trainer->connection == claim.incumbent) return true;
-    }
-  }
-  return false;
+  return std::any_of(claims_.begin(), claims_.end(), [](const auto& claim) {
+    return claim.second.messages.front().join().role() == static_cast<uint32_t>(Role::kTrainer);
+  });
 }
 
 void Coordinator::OnManifest(Member& member, const std::string& head, absl::Time now) {

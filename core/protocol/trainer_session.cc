@@ -434,8 +434,7 @@ void TrainerSession::OnAbort(const proto::Abort& abort, absl::Time now) {
     if (!abort.again()) queue_.front().status = FirstError(queue_.front().status, why);
     return StopGently(group, now);
   }
-  if (abort.again()) return Await(group);
-  GiveUp(group, why);
+  abort.again() ? Await(group) : GiveUp(group, why);
   FinishIfOver(now);
 }
 

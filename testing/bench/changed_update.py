@@ -10,75 +10,41 @@ one tells what changed. Between two versions, so many of the BF16 elements chang
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
-import time
 from statistics import median
 
 import numpy
-import waybill
+from images import Job
 
 
-class Job:
-    """A trainer in this process and a worker in another one."""
+class ChangingJob(Job):
+    """Weights that change from version to version, and how much of them is sent."""
 
     def __init__(self, model, rate, changes):
-        self._controller = waybill.Controller(listen="127.0.0.1:0")
-        address = self._controller.address
-        folder = os.path.dirname(os.path.abspath(__file__))
-        rank = [sys.executable, os.path.join(folder, "python_rank.py")]
-        self._worker = subprocess.Popen(
-            [*rank, "worker", address, "0", "1", model, "tcp", "shadow"],
-            stdout=subprocess.DEVNULL,
+        super().__init__(model, "tcp", images=True, changes=changes, rate_limit=rate)
+        self._elements = self.weights.view(numpy.uint16)
+        self._elements[:] = (
+            numpy.arange(self._elements.size, dtype=numpy.uint64) * 40503 % 16384 + 0x3000
         )
-        held = waybill.Layout(model=model).trainer_manifest("fsdp=1", 0)
-        self._weights = numpy.zeros(held.region_sizes[0] // 2, numpy.uint16)
-        self._weights[:] = (
-            numpy.arange(self._weights.size, dtype=numpy.uint64) * 40503 % 16384 + 0x3000
-        )
-        self._trainer = waybill.Trainer(
-            address, fabric="tcp", images=True, changes=changes, rate_limit=rate
-        )
-        self._trainer.add_manifest(held, [self._weights.view(numpy.uint8)])
-        self._trainer.join()
         self._sent = 0
-
-    @property
-    def nbytes(self):
-        return self._weights.nbytes
 
     def change(self, density, seed):
         if density >= 1:
-            self._weights += 1
+            self._elements += 1
         else:
-            count = int(density * self._weights.size)
-            self._weights[
-                numpy.random.default_rng(seed).integers(0, self._weights.size, count)
-            ] ^= 1
+            count = int(density * self._elements.size)
+            places = numpy.random.default_rng(seed).integers(0, self._elements.size, count)
+            self._elements[places] ^= 1
 
-    def update(self, version):
-        """Seconds until publish() returns and until the worker shows the version, and bytes on the network."""
-        begin = time.monotonic()
-        publish = self._trainer.publish(version, deadline=120.0)
-        published = time.monotonic()
-        publish.committed.wait(120.0)
-        shown = time.monotonic()
-        sent = self._count_sent(version)
-        bytes_sent, self._sent = sent - self._sent, sent
-        return published - begin, shown - begin, bytes_sent
-
-    def _count_sent(self, version):
-        while True:  # The report follows the update.
-            for rank in self._controller.status()["ranks"]:
+    def count_sent(self, version):
+        """Bytes on the network since the last call, once the trainer has reported the version."""
+        while True:
+            for rank in self.controller.status()["ranks"]:
                 if rank["name"] == "trainer 0" and rank["version"] == version:
-                    return rank["counters"]["tcp.sent_bytes"]
-
-    def end(self):
-        self._trainer.close()
-        self._worker.terminate()
-        self._worker.wait()
-        self._controller.close()
+                    sent = rank["counters"]["tcp.sent_bytes"]
+                    before, self._sent = self._sent, sent
+                    return sent - before
 
 
 def spread(values, scale=1.0):
@@ -96,10 +62,11 @@ def main():
     with tempfile.TemporaryDirectory() as state:
         os.environ["XDG_STATE_HOME"] = state
         jobs = {
-            changes: Job(options.model, int(options.rate), changes) for changes in (False, True)
+            changes: ChangingJob(options.model, int(options.rate), changes)
+            for changes in (False, True)
         }
         print(
-            f"{jobs[True].nbytes / 1e9:.2f} GB over TCP, at most {options.rate / 1e6:.0f} MB/s; median [least, most]"
+            f"{jobs[True].weights.nbytes / 1e9:.2f} GB over TCP, at most {options.rate / 1e6:.0f} MB/s; median [least, most]"
         )
         print(
             f"{'changed':>8} {'travels':>10} {'publish ms':>24} {'shown ms':>26} {'MB sent':>10} {'ratio':>8}"
@@ -111,7 +78,7 @@ def main():
                 version += 1
                 for changes, job in jobs.items():
                     job.change(density, version)
-                    result = job.update(version)
+                    result = (*job.update(version), job.count_sent(version))
                     if warm >= (2 if density == options.changed[0] else 1):
                         results[changes].append(result)
             whole = [shown for _, shown, _ in results[False]]

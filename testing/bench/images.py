@@ -23,9 +23,9 @@ import waybill
 class Job:
     """A trainer in this process and a worker in another one."""
 
-    def __init__(self, model, fabric, images):
-        self._controller = waybill.Controller(listen="127.0.0.1:0")
-        address = self._controller.address
+    def __init__(self, model, fabric, **options):
+        self.controller = waybill.Controller(listen="127.0.0.1:0")
+        address = self.controller.address
         folder = os.path.dirname(os.path.abspath(__file__))
         rank = [sys.executable, os.path.join(folder, "python_rank.py")]
         self._worker = subprocess.Popen(
@@ -34,23 +34,23 @@ class Job:
         )
         held = waybill.Layout(model=model).trainer_manifest("fsdp=1", 0)
         self.weights = numpy.ones(held.region_sizes[0], numpy.uint8)
-        self._trainer = waybill.Trainer(address, fabric=fabric, images=images)
+        self._trainer = waybill.Trainer(address, fabric=fabric, **options)
         self._trainer.add_manifest(held, [self.weights])
         self._trainer.join()
 
     def update(self, version):
         """Seconds until publish() returns, and until the worker shows the version."""
         begin = time.monotonic()
-        publish = self._trainer.publish(version, deadline=60.0)
+        publish = self._trainer.publish(version, deadline=120.0)
         published = time.monotonic()
-        publish.committed.wait(60.0)
+        publish.committed.wait(120.0)
         return published - begin, time.monotonic() - begin
 
     def end(self):
         self._trainer.close()
         self._worker.terminate()
         self._worker.wait()
-        self._controller.close()
+        self.controller.close()
 
 
 def line(what, values, bound=None):
@@ -72,7 +72,9 @@ def main():
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     with tempfile.TemporaryDirectory() as state:
         os.environ["XDG_STATE_HOME"] = state
-        jobs = {images: Job(options.model, options.fabric, images) for images in (False, True)}
+        jobs = {
+            images: Job(options.model, options.fabric, images=images) for images in (False, True)
+        }
         copy = numpy.zeros_like(jobs[False].weights)
         copies, published, shown = [], {False: [], True: []}, {False: [], True: []}
         for version in range(1, options.rounds + 3):

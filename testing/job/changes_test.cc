@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "core/fabric/choice/make_fabric.h"
@@ -40,7 +39,7 @@ class ChangesTest : public testing::TestWithParam<Case> {
     return options;
   }
 
-  void Join(const std::vector<uint32_t>& workers, uint32_t trainers_with_changes = 2) {
+  void Join(uint32_t trainers_with_changes = 2) {
     for (uint32_t t = 0; t < 2; ++t) {
       SenderEngineOptions& engine = job_.trainer_options(t).engine;
       engine.images = true;
@@ -49,14 +48,7 @@ class ChangesTest : public testing::TestWithParam<Case> {
       engine.announced_bytes = 1;
     }
     ASSERT_EQ(job_.StartController().message(), "");
-    std::vector<std::thread> joins;
-    for (uint32_t t = 0; t < 2; ++t) {
-      joins.emplace_back([&, t] { EXPECT_EQ(job_.JoinTrainer(t).message(), ""); });
-    }
-    for (const uint32_t w : workers) {
-      joins.emplace_back([&, w] { EXPECT_EQ(job_.JoinWorker(w).message(), ""); });
-    }
-    for (std::thread& join : joins) join.join();
+    ASSERT_EQ(job_.JoinAll().message(), "");
   }
   void Publish(uint64_t version, const std::vector<uint32_t>& workers) {
     for (const absl::Status& status : job_.PublishAll(version)) EXPECT_EQ(status.message(), "");
@@ -82,7 +74,7 @@ class ChangesTest : public testing::TestWithParam<Case> {
 };
 
 TEST_P(ChangesTest, TheFirstVersionTravelsWholeAndLaterOnesAreCompleted) {
-  Join({0, 1, 2});
+  Join();
   Publish(1, {0, 1, 2});
   EXPECT_EQ(Spared(), 0u);
   for (uint64_t version = 2; version <= 6; ++version) Publish(version, {0, 1, 2});
@@ -91,7 +83,7 @@ TEST_P(ChangesTest, TheFirstVersionTravelsWholeAndLaterOnesAreCompleted) {
 }
 
 TEST_P(ChangesTest, AGroupThatHasMissedAVersionGetsTheNextOneWhole) {
-  Join({0, 1, 2});
+  Join();
   for (uint64_t version = 1; version <= 3; ++version) Publish(version, {0, 1, 2});
   EXPECT_TRUE(CompletesAll(2, 2)) << Completed(2);
   job_.worker(2).reset();
@@ -103,13 +95,13 @@ TEST_P(ChangesTest, AGroupThatHasMissedAVersionGetsTheNextOneWhole) {
 }
 
 TEST_P(ChangesTest, ATrainerWithoutThemSendsItsPartWhole) {
-  Join({0, 1, 2}, /*trainers_with_changes=*/1);
+  Join(/*trainers_with_changes=*/1);
   for (uint64_t version = 1; version <= 4; ++version) Publish(version, {0, 1, 2});
   EXPECT_EQ(Completed(2), 3 * kTensorBytes / 2);
 }
 
 TEST_P(ChangesTest, WithoutDigestsEverythingTravelsWhole) {
-  Join({0, 1, 2});
+  Join();
   for (uint64_t version = 1; version <= 3; ++version) {
     for (const absl::Status& status :
          job_.PublishAll(version, {.timeout = absl::Seconds(20), .digests = Digests::kOff})) {
@@ -121,7 +113,7 @@ TEST_P(ChangesTest, WithoutDigestsEverythingTravelsWhole) {
 }
 
 TEST_P(ChangesTest, AVersionWhoseBaseWasDamagedIsShownNevertheless) {
-  Join({0, 1, 2});
+  Join();
   for (uint64_t version = 1; version <= 2; ++version) Publish(version, {0, 1, 2});
   {
     const auto snapshot = job_.worker(2)->TakeSnapshot("vandal");

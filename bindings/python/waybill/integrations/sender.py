@@ -71,7 +71,6 @@ class Sender:
               if the trainer lends one: what lend_adapter() returned.
     deadline  In seconds, for joining and for each update.
     adapter   The name under which engines serve the adapter, if the trainer lends one.
-    images    The trainer publishes from an image of its tensors, as send_async() needs it.
     """
 
     def __init__(
@@ -81,14 +80,12 @@ class Sender:
         told: dict[str, Any],
         deadline: float,
         adapter: str | None = None,
-        images: bool = False,
     ) -> None:
         self.last_switch: Switch | None = None  # On the rank that controls the engines.
         self._trainer = trainer
         self._clients = None if clients is None else list(clients)
         self._deadline = deadline
         self._adapter = adapter
-        self._images = images
         self._last: Sending | None = None
         self._thread = ThreadPoolExecutor(1, "waybill-sender")
         try:
@@ -142,7 +139,7 @@ class Sender:
 
         version  As for send().
         """
-        if not self._images:
+        if not self._trainer.describe()["images"]:
             raise FailedPrecondition(
                 "send_async: the weights would have to stay as they are meanwhile: make the sender with images=True"
             )

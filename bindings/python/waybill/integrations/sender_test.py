@@ -99,7 +99,7 @@ def sender_of(job, weights, clients, *, rank=0, world=1, name="w", images=False)
     trainer = waybill.Trainer(job.controller.address, rank=rank, world=world, images=images)
     trainer.add(name, weights)
     told = {"controller": job.controller.address, "job": "", "token": None, "fabric": "auto"}
-    sender = Sender(trainer, clients, told, PATIENCE, images=images)
+    sender = Sender(trainer, clients, told, PATIENCE)
     job.callback(sender.close)
     return sender
 

@@ -86,7 +86,7 @@ class WeightSender:
             "adapter": config,
         }
         clients = clients_of(engines, client_of_one) if rank == 0 else None
-        self._sender = Sender(trainer, clients, told, deadline, adapter, images or changes)
+        self._sender = Sender(trainer, clients, told, deadline, adapter)
         self._adapter = adapter
         self._version = 0
 

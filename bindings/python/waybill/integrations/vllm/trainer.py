@@ -135,7 +135,6 @@ class WaybillTrainer(TrainerWeightTransferEngine):  # type: ignore[misc, unused-
             {**told, "adapter": adapter},
             init_info.deadline,
             init_info.adapter,
-            init_info.images or init_info.changes,
         )
 
     def _lend(self, trainer: Trainer, source: WeightSource | ExportSource) -> None:
