@@ -15,8 +15,9 @@ class Client final : public TrainerClient {
   Client(const RankIdentity& identity, std::unique_ptr<Fabric> fabric, NoticeSink sink)
       : client_(identity, std::move(fabric), [this, sink = std::move(sink)](Notice notice) {
           if (destroying_) return;
-          // The report must contain the event before the notice is delivered.
-          Publish(client_.rank());
+          // The report must contain the event before the notice is delivered. Each group has an
+          // outcome, and it is not part of the report.
+          if (notice.kind != Notice::Kind::kOutcome) Publish(client_.rank());
           sink(std::move(notice));
         }) {}
 

@@ -148,6 +148,7 @@ void UpdateSender::GiveDigest(uint32_t route, uint64_t digest) {
 }
 
 void UpdateSender::Step() {
+  if (state_ == State::kIdle) return;
   if (state_ == State::kSending && !scales_known_) Trade();
   schedule_.Retry([this](SendLane lane) {
     return fabric_.HasRoom(links_.links[lane.peer].lanes[lane.index].id);
