@@ -35,6 +35,7 @@ class Job:
         self.controller = self.start(
             "controller", "--listen", "127.0.0.1:0", "--job", "live",
             "--state", folder / "decisions", "--metrics", "127.0.0.1:0",
+            *(f"--require={group}" for group in GROUPS),  # Publishes wait until they are whole.
         )  # fmt: skip
         self.address = self.controller.stdout.readline().split(" on ")[1].split(",")[0]
         metrics = self.controller.stdout.readline().split()
