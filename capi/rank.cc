@@ -234,6 +234,8 @@ void Rank::OnNotice(const Notice& notice) {
       return PushEnd(WAYBILL_EVENT_PUBLISHED, notice);
     case Notice::Kind::kReleased:
       return PushEnd(WAYBILL_EVENT_RELEASED, notice);
+    case Notice::Kind::kFetched:
+      return PushEnd(WAYBILL_EVENT_FETCHED, notice);
     case Notice::Kind::kLeft: {
       bool silent;
       uint64_t token;

@@ -196,6 +196,7 @@ enum {
   WAYBILL_EVENT_LEFT = 3,     /* A leave has ended. */
   WAYBILL_EVENT_POSTED = 4,   /* waybill_queue_post() was called. */
   WAYBILL_EVENT_RELEASED = 5, /* A release has ended: nothing reads the trainer's memory. */
+  WAYBILL_EVENT_FETCHED = 6,  /* A fetch has ended: `version` is shown. */
 
   /* These events are notices. Their token is 0. A worker gets PREPARE, ARRIVED and COMMIT of an
    * update in this order; ABORT may come instead of ARRIVED or COMMIT. */
@@ -1000,9 +1001,14 @@ typedef struct waybill_worker_options { /* From capi/options.toml. */
   /* The index of a GPU, plus 1. Waybill allocates buffers in its memory, to which the network then
    * writes. Default: the host's memory. */
   uint32_t gpu;
+  /* The worker gets versions when it fetches them, and no others: for rollouts in the middle of
+   * long generations, evaluators, and whoever wants the newest weights now and then. No publish
+   * waits for its group, whose workers all have to be like that. The trainers hold their versions
+   * or keep images, or other groups show them. 1: each version comes when it is published. */
+  uint32_t updates_when_asked;
 } waybill_worker_options_t;
 #define WAYBILL_WORKER_OPTIONS_INIT \
-  {sizeof(waybill_worker_options_t), NULL, NULL, NULL, 0, 0, 0, 0, NULL, 0, 0}
+  {sizeof(waybill_worker_options_t), NULL, NULL, NULL, 0, 0, 0, 0, NULL, 0, 0, 0}
 
 /* Creates a worker: a rank that serves inference. It opens the GPU of its regions, if there is one,
  * and no connection before waybill_worker_join().
@@ -1056,6 +1062,28 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_pause(waybill_worke
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_resume(waybill_worker_t* worker,
                                                                     uint32_t contents_kept,
                                                                     waybill_error_t** error);
+
+/* Asks for the newest version, for a worker that was made with updates_when_asked; it ends with
+ * WAYBILL_EVENT_FETCHED, at the latest at `deadline_ns`; 0 means 60 s from now. `version` of the
+ * event is shown then: the newest that any group has committed or that all trainers hold, also if
+ * it was shown before. A version that is on its way is waited for. It comes as an update like any
+ * other, with PREPARE, ARRIVED and COMMIT. The workers of a group get a version once all of them
+ * have asked.
+ *
+ * If a version is published meanwhile, the trainers stop sending the old one, and the fetch goes on
+ * with the new one. A fetch that takes longer than the time between two publishes succeeds only if
+ * another group shows a version.
+ *
+ * The event's status:
+ * - WAYBILL_DEADLINE_EXCEEDED: no newer version could be had, or other workers of the group have
+ *   not asked. A version that was on its way may still come.
+ * - WAYBILL_FAILED_PRECONDITION: the worker gets versions as they are published, or waits already.
+ * - WAYBILL_CANCELLED: the worker leaves.
+ */
+WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_fetch(waybill_worker_t* worker,
+                                                                   int64_t deadline_ns,
+                                                                   uint64_t token,
+                                                                   waybill_error_t** error);
 
 typedef struct waybill_worker_state {
   size_t struct_size;

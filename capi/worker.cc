@@ -9,11 +9,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "capi/call.h"
+#include "capi/deadline.h"
 #include "capi/rank.h"
 #include "capi/struct_size.h"
 #include "core/base/status.h"
+#include "core/base/steady_now.h"
 #include "core/control/worker_client.h"
 #include "core/device/device.h"
+#include "core/protocol/timeouts.h"
 
 namespace waybill::capi {
 namespace {
@@ -70,6 +73,14 @@ class WorkerObject final : public Rank {
     const std::shared_ptr<WorkerClient> core = client();
     if (core == nullptr) return While("nothing is shown", NotJoined());
     return core->Verify();
+  }
+
+  absl::Status Fetch(int64_t deadline_ns, uint64_t user_token) {
+    WAYBILL_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline_ns, kPublishTimeout));
+    WAYBILL_RETURN_IF_ERROR(CheckJoined());
+    const std::shared_ptr<WorkerClient> core = client();
+    core->Fetch(NewToken(user_token), SteadyNow() + left);
+    return absl::OkStatus();
   }
 
   absl::Status Pause() {
@@ -212,6 +223,7 @@ absl::StatusOr<std::shared_ptr<WorkerObject>> CreateWorker(
                                                    " and ", kAll));
   }
   parts.config.identity.catch_up = options.no_catch_up == 0;
+  parts.config.identity.fetches = options.updates_when_asked != 0;
   WorkerSettings settings{.engine = {}, .ask = options.ask};
   if (options.mode != 0) settings.engine.mode = static_cast<Mode>(options.mode);
   if (options.gpu != 0) settings.engine.arena_gpu = static_cast<int>(options.gpu) - 1;
@@ -273,6 +285,12 @@ waybill_status_t waybill_worker_join_and_wait(waybill_worker_t* worker, int64_t 
                                               waybill_error_t** error) {
   return CallOn<WorkerObject>("join as a worker", worker, "worker", error,
                               [&](WorkerObject& found) { return found.JoinAndWait(deadline_ns); });
+}
+
+waybill_status_t waybill_worker_fetch(waybill_worker_t* worker, int64_t deadline_ns, uint64_t token,
+                                      waybill_error_t** error) {
+  return CallOn<WorkerObject>("fetch a version", worker, "worker", error,
+                              [&](WorkerObject& found) { return found.Fetch(deadline_ns, token); });
 }
 
 waybill_status_t waybill_worker_pause(waybill_worker_t* worker, waybill_error_t** error) {

@@ -36,6 +36,7 @@ type jobOptions struct {
 	trainers, workers int // 0: 1.
 	mode              waybill.Mode
 	ask               waybill.Ask
+	fetches           bool // Workers get versions when they ask, and trainers keep images.
 }
 
 func must[T any](value T, err error) func(testing.TB) T {
@@ -95,6 +96,7 @@ func newJob(t testing.TB, o jobOptions) *job {
 			Rank:     j.rank(i, o.trainers),
 			Manifest: manifestOf(t, int64(begin), int64(end)),
 			Regions:  []*waybill.Region{region},
+			Images:   o.fetches,
 		}))(t)
 		t.Cleanup(trainer.Close)
 		j.memory = append(j.memory, memory)
@@ -106,6 +108,8 @@ func newJob(t testing.TB, o jobOptions) *job {
 			Manifest: manifestOf(t, 0, rows),
 			Mode:     o.mode,
 			Ask:      o.ask,
+
+			UpdatesWhenAsked: o.fetches,
 		}
 		if o.mode == waybill.ModeShadowCopy || o.mode == waybill.ModeInPlace {
 			region := must(waybill.NewRegion(make([]uint16, rows*columns), waybill.RegionOptions{}))(t)
@@ -365,6 +369,23 @@ func TestAVersionThatIsHeldIsReleasedBeforeTheNextIsPublished(t *testing.T) {
 	mustBe(t, err, waybill.ErrFailedPrecondition, "version 1 is held; release it first")
 	check(t, j.trainers[0].Release(j.ctx))
 	check(t, j.trainers[0].Publish(j.ctx, 2, waybill.PublishOptions{UntilCommitted: true}))
+}
+
+func TestAWorkerGetsTheNewestVersionWhenItAsks(t *testing.T) {
+	j := newJob(t, jobOptions{fetches: true})
+	j.join()
+	soon, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	_, err := j.workers[0].Fetch(soon)
+	mustBe(t, err, waybill.ErrDeadlineExceeded, "no version can be had yet")
+	for _, version := range []uint64{2, 4} {
+		check(t, j.publish(version-1))
+		check(t, j.publish(version))
+		if fetched := must(j.workers[0].Fetch(j.ctx))(t); fetched != version {
+			t.Fatalf("version %d was fetched, want %d", fetched, version)
+		}
+		j.mustShow(0, version)
+	}
 }
 
 func TestAPublishThatOneGroupRefusesSaysWhichGroupsShowIt(t *testing.T) {

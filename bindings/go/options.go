@@ -169,6 +169,11 @@ type WorkerOptions struct {
 	// The index of a GPU, plus 1. Waybill allocates buffers in its memory, to which the network then
 	// writes. Default: the host's memory.
 	GPU uint32
+	// The worker gets versions when it fetches them, and no others: for rollouts in the middle of long
+	// generations, evaluators, and whoever wants the newest weights now and then. No publish waits for
+	// its group, whose workers all have to be like that. The trainers hold their versions or keep
+	// images, or other groups show them. True: each version comes when it is published.
+	UpdatesWhenAsked bool
 }
 
 // writeTo sets the fields of the C struct that these options describe.
@@ -178,6 +183,7 @@ func (o *WorkerOptions) writeTo(c *C.waybill_worker_options_t, a *arguments) {
 	c.verify_threads = C.uint32_t(o.VerifyThreads)
 	c.no_catch_up = flag(o.NoCatchUp)
 	c.gpu = C.uint32_t(o.GPU)
+	c.updates_when_asked = flag(o.UpdatesWhenAsked)
 }
 
 // PublishOptions are the options of a publish. The zero value of a field selects its default.

@@ -218,6 +218,29 @@ type Snapshot struct {
 	version uint64
 }
 
+// Fetch gets the newest version, and returns the one that is shown then. It is for a worker with
+// UpdatesWhenAsked. The version is the newest that any group has committed, or that all trainers hold,
+// also if this worker shows it already. The workers of a group get it once all of them have asked;
+// questions of the update are answered elsewhere, from Events. A version that is published meanwhile
+// takes its place.
+//
+// ErrDeadlineExceeded: there is no version yet, a newer one could not be had, or other workers of the
+// group have not asked. ErrFailedPrecondition: versions come as they are published.
+func (w *Worker) Fetch(ctx context.Context) (uint64, error) {
+	defer runtime.KeepAlive(w)
+	c, err := w.rank.start(func(token C.uint64_t, e **C.waybill_error_t) C.waybill_status_t {
+		return C.waybill_worker_fetch(w.c, deadlineOf(ctx), token, e)
+	})
+	if err == nil {
+		err = c.waitByDeadline(ctx, "fetch")
+	}
+	if err != nil {
+		return 0, err
+	}
+	state, err := w.State()
+	return state.ShownVersion, err
+}
+
 // Verify compares what is shown now with the digests with which it came, and returns the version. It
 // finds what somebody else has written to the memory since. It reads all of it on this thread, and a
 // commit waits meanwhile.

@@ -70,14 +70,20 @@ void ImagePublisher::Step(absl::Time now) {
       HandOver(*copied, now);
       continue;
     }
-    if (!waiting_.front().command.waits_for.empty()) return;
+    const PublishCommand& next = waiting_.front().command;
+    if (!next.waits_for.empty()) return;
+    // What will be refused must not cost the version that is held.
+    if (const absl::Status refused = session_.CheckPublish(next.version); !refused.ok()) {
+      EndWaiting(waiting_.front().token, refused);
+      continue;
+    }
     if (state_ == State::kSending || state_ == State::kReleasing) return;
     if (state_ == State::kHeld) {
       state_ = State::kReleasing;
       session_.Release(kOwnToken, now);
     } else {
       state_ = State::kCopying;
-      image_->BeginCopy(waiting_.front().command.version);
+      image_->BeginCopy(next.version);
     }
   }
 }

@@ -46,6 +46,7 @@ struct RankIdentity {
   // Workers only: after joining, the worker gets a version that its group has missed from a group
   // that shows it.
   bool catch_up = true;
+  bool fetches = false;  // Workers only; see SessionOptions.
   // Called with a line of text when the controller cannot be reached, and again when the reason
   // changes. Called on the progress thread. May be empty.
   std::function<void(absl::string_view)> warn = {};
@@ -64,6 +65,7 @@ inline SessionOptions MakeSessionOptions(const RankIdentity& identity, Role role
       .job = identity.job,
       .world = identity.world,
       .catch_up = identity.catch_up,
+      .fetches = identity.fetches,
       .incarnation = uint64_t{random()} << 32 | random(),
       .controllers = static_cast<uint32_t>(SplitAddresses(identity.controller).size()),
       .manifest = {},

@@ -59,6 +59,7 @@ std::string StatusToJson(const proto::StatusReply& status) {
                       {"lanes_lost", LanesLost(group)},
                       {"waiting_for", group.waiting_for()},
                       {"catch_up_trouble", group.catch_up_trouble()},
+                      {"fetches", group.fetches()},
                       {"lost_version", group.lost_version()},
                       {"lost_why", group.lost_why()}});
   }

@@ -105,6 +105,13 @@ void Worker::Leave() {
   mailbox_->EndNotices();
 }
 
+absl::StatusOr<uint64_t> Worker::Fetch(absl::Duration timeout) {
+  const uint64_t token = mailbox_->NewToken();
+  client_->Fetch(token, SteadyNow() + timeout);
+  WAYBILL_RETURN_IF_ERROR(mailbox_->Await(token));
+  return client_->shown_version();
+}
+
 absl::Status Worker::AwaitShown(uint64_t version, absl::Duration timeout) {
   absl::Status end;
   const bool told = mailbox_->AwaitUntil(SteadyNow() + timeout, [&] {

@@ -58,6 +58,10 @@ class Worker {
   bool dirty() const { return client_->dirty(); }
   WorkerReport report() const { return client_->report(); }
 
+  // Gets the newest version, and returns the version that is shown then; see
+  // WorkerSession::Fetch().
+  absl::StatusOr<uint64_t> Fetch(absl::Duration timeout);
+
   // Waits until `version` or a later version is shown. kDeadlineExceeded: `timeout` is over. Any
   // other error is the reason why the controller dismissed this rank.
   absl::Status AwaitShown(uint64_t version, absl::Duration timeout);

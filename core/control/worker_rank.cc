@@ -49,6 +49,11 @@ void WorkerRank::Join(uint64_t token, absl::Time deadline, absl::Time now) {
   HandleEvents(now);
 }
 
+void WorkerRank::Fetch(uint64_t token, absl::Time deadline, absl::Time now) {
+  session_.Fetch(token, deadline, now);
+  Step(now);
+}
+
 void WorkerRank::Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer,
                         absl::Time now) {
   session_.Answer(kind, update, answer);

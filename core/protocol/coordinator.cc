@@ -154,7 +154,13 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& m
       break;
     case proto::RankMessage::kHeld:
       member->held = message.held();
-      changed_.insert(standings_.behind().begin(), standings_.behind().end());
+      NoteHeld();
+      break;
+    case proto::RankMessage::kFetch:
+      if (!member->fetches) break;
+      member->SetFetch(message.fetch());
+      GroupNamed(member->id.group).wanted_version = 0;
+      GroupNamed(member->id.group).holders_tried = 0;
       break;
     case proto::RankMessage::kLaneFailed:
       OnLaneFailed(*member, message.lane_failed(), now);
@@ -236,13 +242,16 @@ void Coordinator::Admit(ConnectionId connection, const proto::Join& join, absl::
   if (member->id.role == Role::kWorker) {
     Group& group = GroupNamed(member->id.group);
     group.loans_tried.clear();
+    group.holders_tried = 0;
     group.to_lend.reset();
+    group.wanted_version = 0;
   } else {
     MarkAllChanged();
     if (join.returning() || trainers_settled_at_ != absl::InfiniteFuture()) {
       trainers_settled_at_ = now + options_.absence_timeout;
     }
     for (const uint64_t version : join.failed_versions()) NoteGivenUp(version, member->id.rank);
+    NoteHeld();
   }
   OnMembersChanged(member->id);
   ResolveDoubt(*member, /*everybody_is_here=*/false);
@@ -287,15 +296,18 @@ Standing Coordinator::StandingOf(Group& group) {
   const bool idle = group.round == nullptr;
   Standing standing = {
       .deadline = std::min(group.term.lanes_deadline(), group.stop_deadline),
-      .takes = ready || IsRequired(group),
+      .takes = (ready && !group.fetches()) || IsRequired(group),
+      .fetches = ready && group.fetches(),
+      .pushed_to = !group.workers.here.empty() && !group.fetches(),
       .blocks = !ready && IsRequired(group) && !Borrows(group),
-      .settles = IsSettling(group),
+      .settles = IsSettling(group) && !group.fetches(),
       .complete = !group.workers.here.empty() && !missing,
       .misses_required = IsRequired(group) && missing,
       .borrows = group.term.lent(),
-      .loan_patience = group.term.lent() ? group.loan_patience : absl::InfinitePast(),
+      .loan_patience =
+          group.term.lent() && !group.fetches() ? group.loan_patience : absl::InfinitePast(),
       .behind = idle && (ready || group.term.phase() == Phase::kGathering) &&
-                OldestToReplace(group) < decisions_.newest_version(),
+                (AwaitsFetch(group) || OldestToReplace(group) < NewestToGet()),
       .lent_version = VersionToLend(group),
   };
   if (!idle) standing.deadline = std::min(standing.deadline, group.round->deadline());
@@ -473,6 +485,7 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
   if (member == nullptr) return;
   const RankId id = member->id;
   const bool established = member->established;
+  const bool fetches = member->fetches;
   if (established) incomplete_since_ = now;
   members_.Remove(connection);
   parts_.Remove(connection);
@@ -487,6 +500,7 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
       if (group.rest) group.rest->holders.erase(id.rank);
     }
     MarkAllChanged();
+    NoteHeld();
     ForgetTrainer(id.rank, why);
     if (established) trainers_settled_at_ = now + options_.absence_timeout;
     // Whoever comes next is another training, and waits for all of its trainers.
@@ -515,8 +529,8 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
     }
     SetHere(GroupNamed(id.group), false);
     ForgetLost(id.group);
-    // Nobody misses a group that has never got anything.
-    if (!GroupNamed(id.group).decisions.empty()) {
+    // Nobody misses a group that has never got anything, or that gets it when it likes.
+    if (!GroupNamed(id.group).decisions.empty() && !fetches) {
       lost_.push_back({.until = now + kLostIsExpected,
                        .group = id.group,
                        .why = absl::UnavailableError(
@@ -605,6 +619,7 @@ void Coordinator::AdvanceGroups(absl::Time now) {
     advanced_.insert(group.number);
     FinishRoundIfOver(group, now);
     ReplaceLanes(group, now);
+    AnswerFetches(group);
     TryCatchUp(group, now);
     TryBeginTerm(group, now);
     Settle(group);

@@ -180,10 +180,12 @@ class Coordinator final {
     const World& workers;  // Those that are here.
     const GroupDecisions& decisions;
 
+    // Returns true if its workers fetch versions: none is pushed to it.
+    bool fetches() const { return !workers.here.empty() && workers.here.begin()->second->fetches; }
     // Returns true while the trainers bring it a version.
     bool updating() const { return round != nullptr && !catching_up; }
-    // Returns true if that group, or the trainers if empty, are not asked for a version again.
-    bool IsTried(const std::string& holder) const;
+    // Returns true if that group is not asked for a version again.
+    bool IsTried(const std::string& lender) const;
 
     Term term;
     absl::Time stop_deadline =
@@ -191,12 +193,18 @@ class Coordinator final {
     absl::Status holes;          // What nobody holds while trainers are absent; OK if not known.
     uint64_t lent_version = 0;   // By the term's lender.
     absl::Time loan_patience = absl::InfinitePast();  // Publishes wait for the loan until then.
-    // By lender, since a worker joined or a version was committed by any group. Trainers that hold
-    // a version have no name.
+    // By lender, since a worker joined or a version was committed by any group.
     std::map<std::string, int> loans_tried;
+    // How often a version was not got from the trainers that hold it, since a worker joined or
+    // asked.
+    uint64_t held_tried = 0;  // The version.
+    int holders_tried = 0;
     absl::Status last_loan_trouble;
-    Tables tables;              // Those of the last plan in which the trainers sent all.
-    bool here = false;          // Versions go to it, or will when all its workers are back.
+    Tables tables;      // Those of the last plan in which the trainers sent all.
+    bool here = false;  // Versions go to it, or will when all its workers are back.
+    // Of a group whose workers all wait for a fetch: what it shows at least when they are answered.
+    // 0: not known yet.
+    uint64_t wanted_version = 0;
     uint64_t lost_version = 0;  // The last one that was published and given up since a commit.
     absl::Status lost_status;   // Why it was given up.
 
@@ -336,11 +344,20 @@ class Coordinator final {
   // Returns the newest version that a worker has, shown or about to be. 0 for one that no group of
   // this job has committed.
   uint64_t NewestVersion(const Member& worker) const;
+  // Returns the newest version that a group can catch up on: the newest that any group has
+  // committed, or a later one that every trainer holds and that is not being published any more.
+  uint64_t NewestToGet() const;
+  void NoteHeld();
+  // Returns true if the group fetches, and all of its workers wait for a version.
+  static bool AwaitsFetch(const Group& group);
+  // Answers the workers of a group that show what was the newest when the last of them asked, also
+  // if it was still on its way then.
+  void AnswerFetches(Group& group);
   // Returns the oldest version that a worker of the group has, if the group has missed one and is
   // to catch up; else the newest version there can be.
   uint64_t OldestToReplace(const Group& group) const;
   std::string FindLender(const Group& group);
-  // Returns true if every trainer holds a version that the group has missed.
+  // Returns true if every trainer holds the newest version, and the group has missed it.
   bool IsHeldFor(const Group& group) const;
   void TryCatchUp(Group& group, absl::Time now);
   void GiveUpLoan(Group& group, const absl::Status& why);
@@ -364,6 +381,8 @@ class Coordinator final {
   void OnPublish(const Member& member, const proto::Publish& publish, absl::Time now);
   void OnWithdraw(const Member& member, const proto::Withdraw& withdraw);
   void OnDecide(const Member& member, const proto::Decide& decide);
+  // Returns true if the version waits for trainers, though no group does.
+  bool AwaitsTrainers(const Publication& publication, absl::Time now) const;
   // No group shows the version that has not decided to.
   void GiveUpParts(Publication& publication, const absl::Status& why);
   void SendArrived(uint32_t trainer, uint64_t attempt, const Group& group);
@@ -434,6 +453,7 @@ class Coordinator final {
   uint64_t last_epoch_;
 
   Publications publications_;
+  uint64_t held_version_ = 0;  // The version that every trainer holds; 0: none.
   absl::Time incomplete_since_ =
       absl::InfinitePast();  // When a part of a whole term was last lost.
   // From when on terms begin without the trainers that are absent.

@@ -38,6 +38,54 @@ uint64_t Coordinator::NewestVersion(const Member& worker) const {
   return version <= decisions_.newest_version() ? version : 0;
 }
 
+uint64_t Coordinator::NewestToGet() const {
+  const uint64_t committed = decisions_.newest_version();
+  const bool available = held_version_ > committed && !publications_.IsGivenUp(held_version_) &&
+                         !publications_.all().contains(held_version_);
+  return available ? held_version_ : committed;
+}
+
+// Called when a trainer holds another version, comes or goes.
+void Coordinator::NoteHeld() {
+  const auto& trainers = members_.trainers().here;
+  const uint64_t version =
+      any_trainer_absent() || trainers.empty() ? 0 : trainers.begin()->second->held.version();
+  const bool all = std::all_of(trainers.begin(), trainers.end(), [&](const auto& trainer) {
+    return trainer.second->held.version() == version;
+  });
+  const uint64_t before = std::exchange(held_version_, all ? version : 0);
+  if (held_version_ == before) return;
+  changed_.insert(standings_.behind().begin(), standings_.behind().end());
+}
+
+bool Coordinator::AwaitsFetch(const Group& group) {
+  const auto& workers = group.workers.here;
+  return group.fetches() && group.workers.whole() &&
+         std::all_of(workers.begin(), workers.end(),
+                     [](const auto& worker) { return worker.second->catch_up; });
+}
+
+void Coordinator::AnswerFetches(Group& group) {
+  if (!AwaitsFetch(group)) return;
+  uint64_t& wanted = group.wanted_version;
+  if (wanted == 0) {
+    wanted = NewestToGet();
+    // What is on its way is worth waiting for: whoever asks may know that it was published.
+    for (const auto& [version, publication] : publications_.all()) {
+      if (publication.opened) wanted = std::max(wanted, version);
+    }
+  }
+  if (publications_.IsGivenUp(wanted)) wanted = NewestToGet();
+  if (wanted == 0) return;
+  if (group.workers.shown.begin()->first < wanted) return;
+  for (const auto& [rank, worker] : group.workers.here) {
+    proto::ControllerMessage message;
+    message.set_shows_newest(worker->fetch);
+    worker->SetFetch(0);
+    actions_->Send(worker->connection, std::move(message));
+  }
+}
+
 uint64_t Coordinator::OldestToReplace(const Group& group) const {
   constexpr uint64_t kNothing = ~uint64_t{0};
   if (!group.workers.whole()) return kNothing;
@@ -46,7 +94,12 @@ uint64_t Coordinator::OldestToReplace(const Group& group) const {
     if (!worker->catch_up) return kNothing;
     oldest = std::min(oldest, NewestVersion(*worker));
   }
-  if (oldest >= decisions_.newest_version()) return kNothing;
+  const uint64_t newest = NewestToGet();
+  // A group that fetches gets what it waits for, which may be on its way yet, and nothing else.
+  if (group.fetches() && (oldest >= group.wanted_version || newest < group.wanted_version)) {
+    return kNothing;
+  }
+  if (oldest >= newest) return kNothing;
   for (const auto& [version, publication] : publications_.all()) {
     const auto part = publication.parts.find(group.name);
     // The trainers are about to bring it.
@@ -57,8 +110,8 @@ uint64_t Coordinator::OldestToReplace(const Group& group) const {
   return oldest;
 }
 
-bool Coordinator::Group::IsTried(const std::string& holder) const {
-  const auto tried = loans_tried.find(holder);
+bool Coordinator::Group::IsTried(const std::string& lender) const {
+  const auto tried = loans_tried.find(lender);
   return tried != loans_tried.end() && tried->second >= kMostLoansTried;
 }
 
@@ -67,7 +120,10 @@ bool Coordinator::Group::IsTried(const std::string& holder) const {
 // empty text.
 std::string Coordinator::FindLender(const Group& group) {
   const uint64_t oldest = OldestToReplace(group);
-  if (oldest >= decisions_.newest_version()) return "";
+  if (oldest >= NewestToGet()) return "";
+  // A group that fetches does so often: a term of its own for each version would cost more than
+  // what it spares the trainers.
+  if (group.fetches() && IsHeldFor(group)) return "";
   uint64_t newest = 0;
   for (const auto& [rank, worker] : group.workers.here) {
     newest = std::max(newest, NewestVersion(*worker));
@@ -84,11 +140,9 @@ std::string Coordinator::FindLender(const Group& group) {
 }
 
 bool Coordinator::IsHeldFor(const Group& group) const {
-  if (OldestToReplace(group) >= decisions_.newest_version() || group.IsTried("")) return false;
-  const auto& trainers = members_.trainers().here;
-  return std::all_of(trainers.begin(), trainers.end(), [&](const auto& trainer) {
-    return trainer.second->held.version() == decisions_.newest_version();
-  });
+  const uint64_t newest = NewestToGet();
+  const bool tried = group.held_tried == newest && group.holders_tried >= kMostLoansTried;
+  return held_version_ == newest && OldestToReplace(group) < newest && !tried;
 }
 
 // A group that is whole has missed a version if its round failed, and not that of another. A lender
@@ -98,7 +152,7 @@ void Coordinator::TryCatchUp(Group& group, absl::Time now) {
   if (!FindLender(group).empty()) {
     group.term.Gather();
   } else if (IsHeldFor(group)) {
-    BeginCatchingUp(group, decisions_.newest_version(), now);
+    BeginCatchingUp(group, NewestToGet(), now);
   }
 }
 
@@ -107,8 +161,13 @@ void Coordinator::GiveUpLoan(Group& group, const absl::Status& why) {
   const std::string from =
       group.term.lent() ? absl::StrCat("group ", group.term.lender()) : "the trainers";
   group.last_loan_trouble = While(absl::StrCat("catch up from ", from), why);
-  group.loans_tried[group.term.lender()] = kMostLoansTried;
-  if (group.term.lent()) group.term.Gather();
+  if (group.term.lent()) {
+    group.loans_tried[group.term.lender()] = kMostLoansTried;
+    return group.term.Gather();
+  }
+  const uint64_t version = group.round->update().version;
+  if (std::exchange(group.held_tried, version) != version) group.holders_tried = 0;
+  ++group.holders_tried;
 }
 
 void Coordinator::EndCatchingUp(Group& group, const absl::Status& why, absl::Time now) {

@@ -140,6 +140,7 @@ proto::StatusReply Coordinator::Status(const proto::StatusRequest& request) cons
     out->set_catch_up_trouble(std::string(group.last_loan_trouble.message()));
     out->set_lost_version(group.lost_version);
     out->set_lost_why(std::string(group.lost_status.message()));
+    out->set_fetches(group.fetches());
     if (out->waiting_for().empty()) continue;
     absl::StrAppend(&waiting, waiting.empty() ? "" : "; ", out->waiting_for());
   }

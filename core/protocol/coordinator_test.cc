@@ -938,6 +938,365 @@ TEST_F(HeldCatchUpTest, ATrainerThatHoldsNothingLeavesTheGroupWithoutIt) {
   EXPECT_EQ(Last(kWorker[1], Kind::kPrepare), nullptr);
 }
 
+// Both workers fetch versions; they are one group unless a test says otherwise.
+class FetchTest : public CoordinatorTest {
+ protected:
+  void JoinFetching(uint32_t w, bool fetches = true) {
+    Join(kWorker[w], Role::kWorker, w, [&](proto::Join& join) { join.set_fetches(fetches); });
+  }
+  void EstablishFetching(bool pushed_to_a = false) {
+    MakeCoordinator();
+    for (const uint32_t t : {0u, 1u}) Join(kTrainer[t], Role::kTrainer, t);
+    JoinFetching(0, !pushed_to_a);
+    JoinFetching(1);
+    Connect();
+  }
+  void PublishHeld(uint32_t t, uint64_t version) {
+    Tell(kTrainer[t], [&](auto& m) {
+      m.mutable_publish()->set_version(version);
+      m.mutable_publish()->set_attempt(30 + t);
+      m.mutable_publish()->set_hold(true);
+    });
+  }
+  void Hold(uint32_t t, uint64_t version) {
+    Tell(kTrainer[t], [&](auto& m) {
+      m.mutable_held()->set_version(version);
+      m.mutable_held()->set_attempt(30 + t);
+    });
+  }
+  void PublishAndHold(uint64_t version) {
+    for (const uint32_t t : {0u, 1u}) PublishHeld(t, version);
+    for (const uint32_t t : {0u, 1u}) Hold(t, version);
+  }
+  void Fetch(uint32_t w, uint64_t number) {
+    Tell(kWorker[w], [&](auto& m) { m.set_fetch(number); });
+  }
+  void ShowWhatArrives(uint32_t w, uint64_t version) {
+    Ready(w);
+    Arrived(w);
+    Tell(kWorker[w], [&](auto& m) {
+      *m.mutable_shown()->mutable_round() = round(w);
+      m.mutable_shown()->set_version(version);
+    });
+  }
+  uint64_t Prepared(uint32_t w) {
+    const auto* const message = Last(kWorker[w], Kind::kPrepare);
+    return message == nullptr ? 0 : message->prepare().version();
+  }
+};
+
+TEST_F(FetchTest, AVersionComesOnceAllWorkersOfTheGroupHaveAsked) {
+  EstablishFetching();
+  PublishAndHold(5);
+  EXPECT_EQ(Count(kTrainer[0], Kind::kPublishAccepted), 1);
+  EXPECT_EQ(Last(kTrainer[0], Kind::kPublishAccepted)->publish_accepted().groups_size(), 0);
+  Fetch(0, 1);
+  EXPECT_EQ(Prepared(0), 0u);
+  Fetch(1, 1);
+  for (const uint32_t w : {0u, 1u}) EXPECT_EQ(Prepared(w), 5u);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  EXPECT_EQ(Last(kTrainer[1], Kind::kStart)->start().attempt(), 31u);
+  for (const uint32_t w : {0u, 1u}) Arrived(w);
+  EXPECT_EQ(recorded_, (std::vector<Decision>{{epoch_, 1, 5, "all"}}));
+  EXPECT_EQ(Count(kTrainer[0], Kind::kOutcome), 0);
+}
+
+TEST_F(FetchTest, AGroupThatShowsTheNewestVersionIsToldSo) {
+  EstablishFetching();
+  PublishAndHold(5);
+  for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  for (const uint32_t w : {0u, 1u}) Arrived(w);
+  for (const uint32_t w : {0u, 1u}) {
+    Tell(kWorker[w], [&](auto& m) {
+      *m.mutable_shown()->mutable_round() = round(w);
+      m.mutable_shown()->set_version(5);
+    });
+  }
+  sent_.clear();
+  Fetch(0, 2);
+  EXPECT_EQ(Last(kWorker[0], Kind::kShowsNewest), nullptr);
+  Fetch(1, 7);
+  EXPECT_EQ(Last(kWorker[0], Kind::kShowsNewest)->shows_newest(), 2u);
+  EXPECT_EQ(Last(kWorker[1], Kind::kShowsNewest)->shows_newest(), 7u);
+  PublishAndHold(6);  // Nobody waits any more.
+  EXPECT_EQ(Prepared(0), 0u);
+}
+
+// Versions that are published faster than they can be fetched must not keep a fetch waiting.
+TEST_F(FetchTest, AGroupIsAnsweredWhenItShowsWhatWasNewestWhenItAsked) {
+  EstablishFetching();
+  PublishAndHold(5);
+  for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  for (const uint32_t w : {0u, 1u}) Arrived(w);
+  PublishAndHold(6);
+  EXPECT_EQ(Prepared(0), 5u);
+  for (const uint32_t w : {0u, 1u}) {
+    EXPECT_EQ(Last(kWorker[0], Kind::kShowsNewest), nullptr);
+    Tell(kWorker[w], [&](auto& m) {
+      *m.mutable_shown()->mutable_round() = round(w);
+      m.mutable_shown()->set_version(5);
+    });
+  }
+  EXPECT_EQ(Last(kWorker[0], Kind::kShowsNewest)->shows_newest(), 1u);
+  EXPECT_EQ(Prepared(0), 5u);
+}
+
+TEST_F(FetchTest, AFetchWaitsForAVersionThatIsOnItsWay) {
+  groups_ = {"a", "b"};
+  EstablishFetching(/*pushed_to_a=*/true);
+  PublishAndHold(5);
+  ShowWhatArrives(0, 5);
+  Fetch(1, 1);
+  ShowWhatArrives(1, 5);
+  for (const uint32_t t : {0u, 1u}) PublishHeld(t, 6);
+  sent_[kWorker[1]].clear();
+  Fetch(1, 2);
+  EXPECT_EQ(Last(kWorker[1], Kind::kShowsNewest), nullptr);
+  Refuse(0);  // Nobody gets it, so version 5 is the newest.
+  EXPECT_EQ(Last(kWorker[1], Kind::kShowsNewest)->shows_newest(), 2u);
+
+  for (const uint32_t t : {0u, 1u}) PublishHeld(t, 7);
+  Fetch(1, 3);
+  for (const uint32_t t : {0u, 1u}) Hold(t, 7);
+  ShowWhatArrives(0, 7);
+  EXPECT_EQ(Prepared(1), 7u);
+}
+
+TEST_F(FetchTest, AFetchWaitsForWhatTrainersAreAboutToHold) {
+  EstablishFetching();
+  PublishAndHold(5);
+  for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  for (const uint32_t w : {0u, 1u}) Arrived(w);
+  for (const uint32_t w : {0u, 1u}) {
+    Tell(kWorker[w], [&](auto& m) {
+      *m.mutable_shown()->mutable_round() = round(w);
+      m.mutable_shown()->set_version(5);
+    });
+  }
+  sent_.clear();
+  for (const uint32_t t : {0u, 1u}) PublishHeld(t, 6);
+  for (const uint32_t w : {0u, 1u}) Fetch(w, 2);
+  EXPECT_EQ(Last(kWorker[0], Kind::kShowsNewest), nullptr);
+  for (const uint32_t t : {0u, 1u}) Hold(t, 6);
+  EXPECT_EQ(Prepared(0), 6u);
+}
+
+TEST_F(FetchTest, AFetchWaitsForTheFirstVersion) {
+  EstablishFetching();
+  for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
+  EXPECT_EQ(Last(kWorker[0], Kind::kShowsNewest), nullptr);
+  PublishAndHold(5);
+  EXPECT_EQ(Prepared(0), 5u);
+}
+
+TEST_F(FetchTest, WhoDoesNotWaitAnyMoreGetsNothing) {
+  EstablishFetching();
+  for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
+  Fetch(1, 0);
+  PublishAndHold(5);
+  EXPECT_EQ(Prepared(0), 0u);
+}
+
+TEST_F(FetchTest, AWorkerThatComesBackStillWaits) {
+  EstablishFetching();
+  for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
+  Gone(kWorker[1]);
+  Join(kWorker[1], Role::kWorker, 1, [&](proto::Join& join) {
+    join.set_fetches(true);
+    join.set_fetch(1);
+  });
+  Connect();
+  PublishAndHold(5);
+  EXPECT_EQ(Prepared(1), 5u);
+}
+
+TEST_F(FetchTest, AVersionThatIsPublishedMeanwhileTakesItsPlace) {
+  EstablishFetching();
+  PublishAndHold(5);
+  for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  for (const uint32_t t : {0u, 1u}) {
+    Hold(t, 0);
+    Tell(kTrainer[t], [&](auto& m) {
+      *m.mutable_failed()->mutable_round() = round(1);
+      *m.mutable_failed()->mutable_error() = EncodeError(absl::CancelledError("it is not held"));
+    });
+  }
+  EXPECT_EQ(Count(kWorker[1], Kind::kAbort), 1);
+  PublishAndHold(6);
+  EXPECT_EQ(Prepared(0), 6u);
+}
+
+// The next version is held before the workers have stopped receiving the old one.
+TEST_F(FetchTest, AVersionThatIsHeldWhileTheOldOneStopsIsFetched) {
+  EstablishFetching();
+  PublishAndHold(5);
+  for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  for (const uint32_t t : {0u, 1u}) Hold(t, 0);
+  PublishAndHold(6);
+  Tell(kTrainer[0], [&](auto& m) {
+    *m.mutable_failed()->mutable_round() = round(1);
+    *m.mutable_failed()->mutable_error() = EncodeError(absl::CancelledError("it is not held"));
+  });
+  for (const uint32_t w : {0u, 1u}) EXPECT_EQ(Prepared(w), 6u);
+}
+
+TEST_F(FetchTest, AVersionThatIsHeldIsPublishedThoughNobodyIsHere) {
+  EstablishFetching();
+  for (const uint32_t w : {0u, 1u}) {
+    Tell(kWorker[w], [](auto& m) { m.mutable_leave(); });
+  }
+  for (const uint32_t t : {0u, 1u}) PublishHeld(t, 5);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kPublishAccepted), 1);
+  for (const uint32_t t : {0u, 1u}) Hold(t, 5);
+  for (const uint32_t w : {0u, 1u}) JoinFetching(w);
+  Connect();
+  for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
+  EXPECT_EQ(Prepared(0), 5u);
+}
+
+TEST_F(CoordinatorTest, AVersionThatIsNotHeldIsNotPublishedToNobody) {
+  MakeCoordinator();
+  Establish();
+  for (const uint32_t w : {0u, 1u}) {
+    Tell(kWorker[w], [](auto& m) { m.mutable_leave(); });
+  }
+  Publish(0, 5);
+  Pass(absl::Seconds(5));
+  EXPECT_EQ(Error(kTrainer[0], Kind::kPublishRefused),
+            "publish version 5: it cannot begin without every worker");
+}
+
+TEST_F(FetchTest, AFetchIsTriedThreeTimes) {
+  EstablishFetching();
+  PublishAndHold(5);
+  for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
+  for (int i = 0; i < 5; ++i) Refuse(0);
+  EXPECT_EQ(Count(kWorker[1], Kind::kPrepare), 3);
+  Fetch(0, 2);
+  EXPECT_EQ(Count(kWorker[1], Kind::kPrepare), 4);
+}
+
+TEST_F(FetchTest, AVersionThatNotAllTrainersHoldIsNotFetched) {
+  EstablishFetching();
+  for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
+  for (const uint32_t t : {0u, 1u}) PublishHeld(t, 5);
+  Hold(0, 5);
+  EXPECT_EQ(Prepared(0), 0u);
+  Gone(kTrainer[1]);
+  EXPECT_EQ(Prepared(0), 0u);
+}
+
+TEST_F(FetchTest, ReplicasAreComparedBeforeAVersionIsFetched) {
+  EstablishFetching();
+  for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
+  PublishHeld(0, 5);
+  for (const uint32_t t : {0u, 1u}) Hold(t, 5);
+  EXPECT_EQ(Prepared(0), 0u);  // Trainer 1 has not said what it publishes.
+  PublishHeld(1, 5);
+  EXPECT_EQ(Prepared(0), 5u);
+}
+
+TEST_F(FetchTest, AVersionThatNotAllTrainersHavePublishedInTimeIsNotFetched) {
+  EstablishFetching();
+  for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
+  PublishHeld(0, 5);
+  Pass(absl::Minutes(1));
+  for (const uint32_t t : {0u, 1u}) Hold(t, 5);
+  PublishHeld(1, 5);
+  EXPECT_EQ(Error(kTrainer[1], Kind::kPublishRefused), "not all trainers have published version 5");
+  EXPECT_EQ(Prepared(0), 0u);
+}
+
+TEST_F(FetchTest, AVersionOfWhichReplicasDifferIsNotFetched) {
+  EstablishFetching();
+  for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
+  for (const uint32_t t : {0u, 1u}) {
+    Tell(kTrainer[t], [&](auto& m) {
+      m.mutable_publish()->set_version(5);
+      m.mutable_publish()->set_attempt(30 + t);
+      m.mutable_publish()->set_hold(true);
+      m.mutable_publish()->add_sampled_units(77);
+      m.mutable_publish()->add_sampled_digests(t);
+    });
+  }
+  EXPECT_THAT(Error(kTrainer[1], Kind::kPublishRefused),
+              testing::HasSubstr("hold different bytes"));
+  for (const uint32_t t : {0u, 1u}) Hold(t, 5);
+  EXPECT_EQ(Prepared(0), 0u);
+}
+
+TEST_F(FetchTest, APublishThatHoldsNothingIsRefusedIfAllGroupsFetch) {
+  EstablishFetching();
+  Publish(0, 5);
+  EXPECT_EQ(
+      Error(kTrainer[0], Kind::kPublishRefused),
+      "publish version 5: only groups that fetch versions are here, and they could not once it "
+      "is sent: hold it, or let the trainers keep images");
+}
+
+TEST_F(FetchTest, APublishThatWaitsForAWordIsRefusedIfAllGroupsFetch) {
+  EstablishFetching();
+  Tell(kTrainer[0], [&](auto& m) {
+    m.mutable_publish()->set_version(5);
+    m.mutable_publish()->set_hold(true);
+    m.mutable_publish()->set_hold_commit(true);
+  });
+  EXPECT_EQ(Error(kTrainer[0], Kind::kPublishRefused),
+            "publish version 5: only groups that fetch versions are here, which wait for nobody's "
+            "word: publish it without hold_commit");
+}
+
+TEST_F(FetchTest, APublishGoesToOtherGroupsAndIsFetchedOnceTheyHaveDecided) {
+  groups_ = {"a", "b"};
+  EstablishFetching(/*pushed_to_a=*/true);
+  Fetch(1, 1);
+  PublishAndHold(5);
+  EXPECT_EQ(Last(kTrainer[0], Kind::kPublishAccepted)->publish_accepted().groups_size(), 1);
+  EXPECT_EQ(Prepared(0), 5u);
+  EXPECT_EQ(Prepared(1), 0u);
+  ShowWhatArrives(0, 5);
+  EXPECT_EQ(Prepared(1), 5u);  // From the trainers, in the term at hand.
+  EXPECT_EQ(Count(kWorker[1], Kind::kPlan), 0);
+  EXPECT_EQ(Count(kTrainer[0], Kind::kOutcome), 1);
+}
+
+TEST_F(FetchTest, AVersionThatIsGivenUpIsNotFetched) {
+  groups_ = {"a", "b"};
+  EstablishFetching(/*pushed_to_a=*/true);
+  Fetch(1, 1);
+  PublishAndHold(5);
+  Refuse(0);
+  EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome), "worker 0 refused: warming up");
+  EXPECT_EQ(Prepared(1), 0u);
+}
+
+TEST_F(FetchTest, AGroupThatFetchesIsNotMissedWhenItIsGone) {
+  groups_ = {"a", "b"};
+  EstablishFetching(/*pushed_to_a=*/true);
+  Fetch(1, 1);
+  PublishAndHold(5);
+  ShowWhatArrives(0, 5);
+  ShowWhatArrives(1, 5);
+  Gone(kWorker[1]);
+  PublishAndHold(6);
+  ShowWhatArrives(0, 6);
+  EXPECT_EQ(Count(kTrainer[0], Kind::kOutcome), 2);
+  EXPECT_TRUE(Last(kTrainer[0], Kind::kOutcome)->outcome().committed());
+}
+
+TEST_F(FetchTest, AGroupGetsVersionsInOneWay) {
+  MakeCoordinator();
+  JoinFetching(0);
+  JoinFetching(1, /*fetches=*/false);
+  EXPECT_EQ(Error(kWorker[1], Kind::kDismissal),
+            "join: worker 1 gets versions as published, unlike other workers of its group");
+}
+
 TEST_F(CatchUpTest, APublishGoesWithoutAGroupThatCatchesUpForLong) {
   JoinShowing(1, 0);
   ConnectLoan();

@@ -284,6 +284,7 @@ absl::Status Coordinator::CompareReplicas(uint32_t trainer, const Publication& p
 
 void Coordinator::RefuseToAll(Publication& publication, const absl::Status& why) {
   const uint64_t version = publication.version;
+  if (publication.opened && publication.parts.empty()) return GiveUp(publication, why);
   if (publication.opened) return GiveUpParts(publication, why);
   GiveUp(publication, why);
   for (const auto& [other, publish] : publication.publishes) {
@@ -309,6 +310,15 @@ void Coordinator::GiveUpParts(Publication& publication, const absl::Status& why)
 // what has become of the version elsewhere.
 void Coordinator::TakePart(uint32_t trainer, const Publication& publication) {
   const Publication::Publish& publish = publication.publishes.at(trainer);
+  if (publication.parts.empty() && (!publish.hold || publication.hold_commit)) {
+    return RefusePublish(
+        trainer, publication.version, publish.attempt,
+        absl::FailedPreconditionError(absl::StrCat(
+            "publish version ", publication.version, ": only groups that fetch versions are here, ",
+            publish.hold ? "which wait for nobody's word: publish it without hold_commit"
+                         : "and they could not once it is sent: hold it, or let the trainers keep "
+                           "images")));
+  }
   proto::ControllerMessage message;
   message.mutable_publish_accepted()->set_version(publication.version);
   message.mutable_publish_accepted()->set_attempt(publish.attempt);
@@ -470,7 +480,9 @@ absl::Time Coordinator::PublishDeadline() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [version, publication] : publications_.all()) {
     if (publication.opened) {
-      if (publication.queued > 0) next = std::min(next, publication.deadline);
+      if (publication.queued > 0 || publication.parts.empty()) {
+        next = std::min(next, publication.deadline);
+      }
       continue;
     }
     next = std::min({next, publication.deadline, OpeningTime(publication)});
@@ -486,9 +498,17 @@ bool Coordinator::IsSettling(const Group& group) const {
 }
 
 // Returns when the publish goes to the groups that are whole: at once, or once those that will be
-// whole soon have had their time. InfiniteFuture if it can go to none.
+// whole soon have had their time. InfiniteFuture if it can go to none, and is not held for later
+// ones.
 absl::Time Coordinator::OpeningTime(const Publication& publication) const {
-  if (standings_.any_blocks() || !standings_.any_takes()) return absl::InfiniteFuture();
+  if (standings_.any_blocks()) return absl::InfiniteFuture();
+  // A version that is held needs nobody to be here: whoever comes gets it then.
+  const bool held = !publication.hold_commit &&
+                    std::all_of(publication.publishes.begin(), publication.publishes.end(),
+                                [](const auto& publish) { return publish.second.hold; });
+  const bool nobody = !standings_.any_pushed_to() && lost_.empty();
+  const bool takes = standings_.any_takes() || (nobody && (held || standings_.any_fetches()));
+  if (!takes) return absl::InfiniteFuture();
   const absl::Time latest = publication.received + options_.absence_timeout;
   if (standings_.any_settles()) return latest;
   return std::max(publication.received, std::min(standings_.loan_patience(), latest));
@@ -497,14 +517,15 @@ absl::Time Coordinator::OpeningTime(const Publication& publication) const {
 void Coordinator::Open(Publication& publication) {
   publication.opened = true;
   for (const auto& [name, group] : groups_) {
-    if (group.workers.here.empty()) continue;
+    if (group.workers.here.empty() || group.fetches()) continue;
     // What a required group catches up on is older than this version, which takes its place.
     const bool takes = group.term.phase() == Phase::kReady || IsRequired(group);
     publication.SetPart(
         name, takes ? Part() : Part{Part::State::kGivenUp, NotWhole(name, DescribeWaiting(group))});
   }
   for (const Lost& lost : lost_) {
-    if (publication.parts.contains(lost.group)) continue;
+    const Group* const back = LookAt(lost.group);
+    if (back != nullptr && !back->workers.here.empty()) continue;
     publication.SetPart(lost.group, {Part::State::kGivenUp, lost.why});
   }
   for (const auto& [trainer, publish] : publication.publishes) TakePart(trainer, publication);
@@ -578,18 +599,35 @@ void Coordinator::AdvancePublications(absl::Time now) {
       AdvancePart(publication, group, now);
       Settle(group);
     }
-    if (publication.unfinished > 0) {
+    if (publication.unfinished > 0 || AwaitsTrainers(publication, now)) {
       ++entry;
       continue;
     }
     FinishPublication(publication);
     entry = all.erase(entry);
+    changed_.insert(standings_.behind().begin(), standings_.behind().end());
   }
   publications_.ForgetGivenUp(decisions_.newest_version());
 }
 
+// What groups fetch later is on its way until all trainers have published it, and their replicas
+// were compared, and until they hold it, unless a later version takes its place.
+bool Coordinator::AwaitsTrainers(const Publication& publication, absl::Time now) const {
+  const size_t publishes = publication.publishes.size();
+  if (!publication.parts.empty() || publishes == 0 || now >= publication.deadline) return false;
+  if (publishes < members_.trainers().size) return true;
+  const bool newest = publication.version == publications_.all().rbegin()->first;
+  return newest && publication.version != held_version_;
+}
+
 // Counts a version that every group has shown or given up.
 void Coordinator::FinishPublication(const Publication& publication) {
+  if (publication.parts.empty()) {
+    if (publication.publishes.size() == members_.trainers().size) return;
+    return GiveUp(publication,
+                  absl::AbortedError(absl::StrCat("not all trainers have published version ",
+                                                  publication.version)));
+  }
   absl::Status why;
   for (const auto& [name, part] : publication.parts) {
     if (part.committed()) {

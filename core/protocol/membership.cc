@@ -75,6 +75,13 @@ absl::Status Membership::Check(const proto::Join& join) const {
         absl::StrCat("join: ", ToString(id), " says there are ", join.world(), " ", Name(id.role),
                      "s, the ", id.role == Role::kTrainer ? "job" : "group", " has ", world));
   }
+  const auto group = worlds_.find(id.group);
+  if (id.role == Role::kWorker && world != 0 &&
+      group->second.here.begin()->second->fetches != join.fetches()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "join: ", ToString(id), " gets versions ", join.fetches() ? "when asked" : "as published",
+        ", unlike other workers of its group"));
+  }
   return absl::OkStatus();
 }
 
@@ -98,6 +105,8 @@ Member* Membership::Admit(ConnectionId connection, const proto::Join& join) {
   if (id.role == Role::kWorker) {
     member.mode = static_cast<Mode>(join.mode());
     member.catch_up = join.catch_up();
+    member.fetches = join.fetches();
+    if (member.fetches) member.SetFetch(join.fetch());
     member.shown_version = join.shown_version();
     member.shown_round = join.shown_round();
     member.committed_version = std::max(join.committed_version(), join.shown_version());

@@ -44,8 +44,17 @@ struct Member {
   uint64_t committed_version = 0;  // The newest version that this worker knows to be committed.
   std::optional<proto::Doubt> doubt;
   std::optional<proto::Unusable> unusable;  // Workers only.
-  bool catch_up = false;                    // Workers only; from proto::Join.
-  std::set<uint64_t> undecided_versions;    // Trainers only; from proto::Join.
+  // Workers only: a version that the group has missed is to come before the next update. From
+  // proto::Join; of a worker that fetches, true while it waits for a version.
+  bool catch_up = false;
+  bool fetches = false;  // Workers only; from proto::Join.
+  uint64_t fetch = 0;    // The number of its request; 0: it does not wait for a version.
+
+  void SetFetch(uint64_t number) {
+    fetch = number;
+    catch_up = number != 0;
+  }
+  std::set<uint64_t> undecided_versions;  // Trainers only; from proto::Join.
   // The groups whose outcomes of these versions the trainer has been told.
   std::set<std::string> told_groups;
   proto::Held held;  // Trainers only.

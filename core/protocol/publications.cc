@@ -60,6 +60,7 @@ Publication& Publications::Add(uint32_t trainer, const proto::Publish& publish, 
       .attempt = publish.attempt(),
       .deadline = deadline,
       .received = now,
+      .hold = publish.hold(),
       .sampled = {publish.sampled_units().begin(), publish.sampled_units().begin() + sampled}};
   publication.deadline = std::min(publication.deadline, deadline);
   publication.received = std::min(publication.received, now);

@@ -37,6 +37,7 @@ struct Publication {
     uint64_t attempt = 0;
     absl::Time deadline;
     absl::Time received;
+    bool hold = false;                   // The trainer holds the version once it is SENT.
     std::vector<uint64_t> sampled = {};  // The units whose digests it has sent.
   };
   uint64_t version = 0;

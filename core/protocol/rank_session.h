@@ -33,6 +33,7 @@ struct Notice {
     kPublished = 2,
     kLeft = 3,
     kReleased = 4,
+    kFetched = 5,  // `version` is shown.
 
     // The connection to the controller is lost, and the rank tries to reconnect. `status` says why.
     kDisconnected = 8,
@@ -129,6 +130,8 @@ struct SessionOptions {
   Mode mode = Mode::kShadow;  // Workers only.
   // Workers only: get a version that the group has missed before its next update.
   bool catch_up = true;
+  // Workers only: get versions when WorkerSession::Fetch() asks for them, and no others.
+  bool fetches = false;
   uint64_t incarnation = 0;  // Drawn at random for each process.
   uint32_t controllers = 1;  // The number of controllers' addresses.
   EncodedManifest manifest;

@@ -1052,9 +1052,9 @@ class WorkerSessionTest : public SessionTest<WorkerSession, FakeWorkerHost> {
     Hear([&](auto& m) { *m.mutable_commit()->mutable_round() = RoundOf(sequence); });
   }
 
-  explicit WorkerSessionTest(std::set<Notice::Kind> asked = {})
-      : session_({.id = {Role::kWorker, 0, "all"}, .manifest = {}, .nics = {}}, std::move(asked),
-                 &host_) {}
+  explicit WorkerSessionTest(std::set<Notice::Kind> asked = {}, bool fetches = false)
+      : session_({.id = {Role::kWorker, 0, "all"}, .fetches = fetches, .manifest = {}, .nics = {}},
+                 std::move(asked), &host_) {}
 
   WorkerSession session_;
 };
@@ -1093,6 +1093,78 @@ TEST_F(WorkerSessionTest, AVoteIsInDoubtUntilTheDecisionIsHeard) {
   HearCommit(1);
   EXPECT_EQ(host_.engine.back(), "commit");
   EXPECT_FALSE(session_.in_doubt());
+}
+
+class FetchingSessionTest : public WorkerSessionTest {
+ protected:
+  FetchingSessionTest() : WorkerSessionTest({}, /*fetches=*/true) {}
+  absl::Time Soon() const { return now_ + absl::Seconds(5); }
+};
+
+TEST_F(FetchingSessionTest, AFetchEndsWhenTheControllerSaysThatTheGroupShowsTheNewestVersion) {
+  Establish();
+  EXPECT_TRUE(host_.Last(Kind::kJoin)->join().fetches());
+  session_.Fetch(/*token=*/7, Soon(), now_);
+  EXPECT_EQ(host_.Last(Kind::kFetch)->fetch(), 1u);
+  Vote(5, 1);
+  HearCommit(1);
+  host_.shown = 5;
+  session_.OnShown(UpdateOf(5, 1), absl::ZeroDuration(), /*unchanged=*/false, now_);
+  EXPECT_EQ(host_.Last(Notice::Kind::kFetched), nullptr);
+  Hear([](auto& m) { m.set_shows_newest(1); });
+  EXPECT_EQ(host_.Last(Notice::Kind::kFetched)->token, 7u);
+  EXPECT_EQ(host_.Last(Notice::Kind::kFetched)->version, 5u);
+  session_.Fetch(8, Soon(), now_);
+  EXPECT_EQ(host_.Last(Kind::kFetch)->fetch(), 2u);
+  Hear([](auto& m) { m.set_shows_newest(1); });  // The answer to the first, once more.
+  EXPECT_EQ(host_.Last(Notice::Kind::kFetched)->token, 7u);
+}
+
+TEST_F(FetchingSessionTest, AFetchEndsWithWhatKeepsTheVersionFromBeingUsed) {
+  Establish();
+  session_.Fetch(7, Soon(), now_);
+  Vote(5, 1);
+  HearCommit(1);
+  session_.OnFailed(UpdateOf(5, 1), absl::InternalError("no room"), /*wrong_base=*/false, now_);
+  EXPECT_EQ(host_.Last(Notice::Kind::kFetched)->status.message(), "fetch: no room");
+  EXPECT_EQ(host_.Last(Kind::kFetch)->fetch(), 0u);
+}
+
+TEST_F(FetchingSessionTest, AFetchEndsAtItsDeadlineAndTheControllerHearsOfIt) {
+  Establish();
+  session_.Fetch(7, Soon(), now_);
+  EXPECT_EQ(session_.next_deadline(), Soon());
+  now_ = Soon();
+  session_.OnTime(now_);
+  EXPECT_EQ(host_.Last(Notice::Kind::kFetched)->status.message(),
+            "fetch: no version can be had yet, or other workers of the group have not asked");
+  EXPECT_EQ(host_.Last(Kind::kFetch)->fetch(), 0u);
+}
+
+TEST_F(FetchingSessionTest, AFetchSurvivesTheControllerAndEndsWithTheMembership) {
+  Establish();
+  session_.Fetch(7, Soon(), now_);
+  Lose();
+  Reopen();
+  EXPECT_EQ(host_.Last(Kind::kJoin)->join().fetch(), 1u);
+  session_.Leave(8, now_);
+  EXPECT_EQ(host_.Last(Notice::Kind::kFetched)->status.code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(FetchingSessionTest, OneFetchWaitsAtATime) {
+  Establish();
+  session_.Fetch(7, Soon(), now_);
+  session_.Fetch(8, Soon(), now_);
+  EXPECT_EQ(host_.Last(Notice::Kind::kFetched)->token, 8u);
+  EXPECT_EQ(host_.Last(Notice::Kind::kFetched)->status.message(),
+            "fetch: it waits for a version already");
+}
+
+TEST_F(WorkerSessionTest, AWorkerToWhichVersionsArePushedFetchesNone) {
+  Establish();
+  session_.Fetch(7, now_ + absl::Seconds(5), now_);
+  EXPECT_EQ(host_.Last(Notice::Kind::kFetched)->status.message(),
+            "fetch: versions come to this worker as they are published");
 }
 
 TEST_F(WorkerSessionTest, AJoinSaysWhetherTheWorkerCatchesUp) {

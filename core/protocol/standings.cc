@@ -27,6 +27,8 @@ bool Standings::Set(GroupNumber group, const Standing& standing) {
     if (now.deadline != absl::InfiniteFuture()) deadlines_.insert({now.deadline, group});
   }
   Count(before.takes, now.takes, takes_);
+  Count(before.fetches, now.fetches, fetches_);
+  Count(before.pushed_to, now.pushed_to, pushed_to_);
   Count(before.blocks, now.blocks, blocks_);
   Count(before.settles, now.settles, settles_);
   Count(before.complete, now.complete, complete_);

@@ -25,6 +25,8 @@ struct Standing {
   // When the passing of time changes something for the group.
   absl::Time deadline = absl::InfiniteFuture();
   bool takes = false;            // Versions go to it, or wait for it because it is required.
+  bool fetches = false;          // It is ready, and fetches versions later.
+  bool pushed_to = false;        // Somebody of it is here, and it does not fetch versions.
   bool blocks = false;           // It is required and not ready: no version goes to any group.
   bool settles = false;          // Its lanes are being made: publishes wait for it a little.
   bool complete = false;         // All ranks of its term are here.
@@ -54,6 +56,8 @@ class Standings {
 
   // Return true if any group is so.
   bool any_takes() const { return takes_ > 0; }
+  bool any_fetches() const { return fetches_ > 0; }
+  bool any_pushed_to() const { return pushed_to_ > 0; }
   bool any_blocks() const { return blocks_ > 0; }
   bool any_settles() const { return settles_ > 0; }
   bool any_complete() const { return complete_ > 0; }
@@ -72,7 +76,8 @@ class Standings {
  private:
   std::unordered_map<GroupNumber, Standing> of_;
   std::set<std::pair<absl::Time, GroupNumber>> deadlines_;  // The finite ones.
-  size_t takes_ = 0, blocks_ = 0, settles_ = 0, complete_ = 0, misses_required_ = 0;
+  size_t takes_ = 0, fetches_ = 0, pushed_to_ = 0, blocks_ = 0, settles_ = 0, complete_ = 0,
+         misses_required_ = 0;
   std::multiset<absl::Time> patience_;
   Groups borrowing_, behind_;
   Lenders lenders_;

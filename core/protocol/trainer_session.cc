@@ -28,29 +28,31 @@ TrainerSession::TrainerSession(SessionOptions options, TrainerHost* host)
 
 // --- commands ---
 
-void TrainerSession::Publish(uint64_t token, const PublishCommand& command, absl::Time now) {
-  const auto refuse = [&](absl::Status why) {
-    Tell({.kind = Notice::Kind::kPublished,
-          .token = token,
-          .version = command.version,
-          .status = While(Doing(command.version), std::move(why))});
-  };
-  if (!is_member() || leaving()) {
-    if (leaving()) return refuse(absl::CancelledError("it has left the job"));
-    return refuse(ended() && !lost_status().ok()
-                      ? lost_status()
-                      : absl::FailedPreconditionError("it has not joined"));
-  }
-  const bool to_be_held = !queue_.empty() && queue_.back().command.hold;
-  if (hold_ || to_be_held) {
-    return refuse(absl::FailedPreconditionError(
-        absl::StrCat("version ", (to_be_held ? queue_.back().command : hold_->command).version,
-                     " is held; release it first")));
+absl::Status TrainerSession::CheckPublish(uint64_t version) const {
+  if (leaving()) return absl::CancelledError("it has left the job");
+  if (!is_member()) {
+    return ended() && !lost_status().ok() ? lost_status()
+                                          : absl::FailedPreconditionError("it has not joined");
   }
   const uint64_t last = queue_.empty() ? last_sent_version_ : queue_.back().command.version;
-  if (command.version <= last) {
-    return refuse(absl::FailedPreconditionError(
-        absl::StrCat("version ", last, " was published; versions only grow")));
+  if (version > last) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("version ", last, " was published; versions only grow"));
+}
+
+void TrainerSession::Publish(uint64_t token, const PublishCommand& command, absl::Time now) {
+  absl::Status refused = CheckPublish(command.version);
+  const bool to_be_held = !queue_.empty() && queue_.back().command.hold;
+  if (refused.ok() && (hold_ || to_be_held)) {
+    refused = absl::FailedPreconditionError(
+        absl::StrCat("version ", (to_be_held ? queue_.back().command : hold_->command).version,
+                     " is held; release it first"));
+  }
+  if (!refused.ok()) {
+    return Tell({.kind = Notice::Kind::kPublished,
+                 .token = token,
+                 .version = command.version,
+                 .status = While(Doing(command.version), std::move(refused))});
   }
   Publication publication;
   publication.token = token;
@@ -157,6 +159,7 @@ void TrainerSession::AskForNext(absl::Time now) {
       std::max<int64_t>(1, absl::ToInt64Milliseconds(first.command.deadline - now)));
   message.mutable_publish()->set_digests_off(first.command.digests_off);
   message.mutable_publish()->set_hold_commit(first.command.hold_commit);
+  message.mutable_publish()->set_hold(first.command.hold);
   message.mutable_publish()->set_traceparent(first.command.traceparent);
   if (!first.command.digests_off) host_.Sample(first.command.version, *message.mutable_publish());
   Send(std::move(message));

@@ -63,6 +63,8 @@ class TrainerSession final : public RankSession {
  public:
   TrainerSession(SessionOptions options, TrainerHost* host);
 
+  // Returns why a version would be refused, whatever is held.
+  absl::Status CheckPublish(uint64_t version) const;
   // Publishes a version once the ones before it are sent; one kPublished follows, at the latest one
   // second after the deadline. The tensors are not read after it.
   void Publish(uint64_t token, const PublishCommand& command, absl::Time now);

@@ -24,6 +24,8 @@ WorkerSession::WorkerSession(SessionOptions options, std::set<Notice::Kind> aske
 void WorkerSession::FillJoin(proto::Join& join) const {
   join.set_group(options_.id.group);
   join.set_mode(static_cast<uint32_t>(options_.mode));
+  join.set_fetches(options_.fetches);
+  join.set_fetch(fetch_ ? fetch_->number : 0);
   join.set_catch_up(options_.catch_up);
   join.set_shown_version(host_.shown_version());
   if (shown_) *join.mutable_shown_round() = EncodeRound(*shown_);
@@ -52,6 +54,9 @@ void WorkerSession::OnRoleMessage(const proto::ControllerMessage& message, absl:
       if (FindTerm(message.sender_lost().round().epoch()) == nullptr) return;
       for (const uint32_t sender : message.sender_lost().senders()) host_.LoseSender(sender);
       return;
+    case proto::ControllerMessage::kShowsNewest:
+      if (!fetch_ || fetch_->number != message.shows_newest()) return;
+      return EndFetch(absl::OkStatus());
     case proto::ControllerMessage::kVerify:
       return Tell({.kind = Notice::Kind::kVerify, .token = message.verify()});
     default:
@@ -78,6 +83,46 @@ void WorkerSession::Answer(Notice::Kind kind, const UpdateId& update, const absl
   // The round may have been continued by another one meanwhile.
   if (!update_ || asked_as_ != update || unanswered_.erase(kind) == 0) return;
   kind == Notice::Kind::kPrepare ? OnPrepareAnswered(answer) : Vote(answer);
+}
+
+void WorkerSession::Fetch(uint64_t token, absl::Time deadline, absl::Time now) {
+  absl::Status refused;
+  if (!options_.fetches) {
+    refused = absl::FailedPreconditionError("versions come to this worker as they are published");
+  } else if (fetch_) {
+    refused = absl::FailedPreconditionError("it waits for a version already");
+  } else if (!is_member() || leaving()) {
+    refused = ended() && !lost_status().ok() ? lost_status()
+              : is_member()                  ? absl::CancelledError("it leaves the job")
+                                             : absl::FailedPreconditionError("it has not joined");
+  }
+  if (!refused.ok()) {
+    return Tell(
+        {.kind = Notice::Kind::kFetched, .token = token, .status = While("fetch", refused)});
+  }
+  fetch_ = {++last_fetch_, token, deadline};
+  SendFetch(last_fetch_);
+  OnRoleTime(now);
+}
+
+void WorkerSession::SendFetch(uint64_t number) {
+  proto::RankMessage message;
+  message.set_fetch(number);
+  Send(std::move(message));
+}
+
+void WorkerSession::GiveUpFetch(const absl::Status& status) {
+  if (fetch_) SendFetch(0);
+  EndFetch(status);
+}
+
+void WorkerSession::EndFetch(const absl::Status& status) {
+  if (!fetch_) return;
+  const uint64_t token = std::exchange(fetch_, std::nullopt)->token;
+  Tell({.kind = Notice::Kind::kFetched,
+        .token = token,
+        .version = host_.shown_version(),
+        .status = While("fetch", status)});
 }
 
 // A user who has made updates impossible need not answer earlier notices.
@@ -122,7 +167,10 @@ void WorkerSession::OnContinue(const proto::Prepare& prepare) {
 }
 
 void WorkerSession::OnPrepareAnswered(const absl::Status& answer) {
-  if (!answer.ok()) return OnRefused(*update_, answer);
+  if (!answer.ok()) {
+    GiveUpFetch(answer);
+    return OnRefused(*update_, answer);
+  }
   host_.Prepare(*update_, digests_off_, prepare_deadline_);
 }
 
@@ -148,7 +196,10 @@ void WorkerSession::OnArrived(const UpdateId& update) {
 }
 
 void WorkerSession::Vote(const absl::Status& answer) {
-  if (!answer.ok()) return SendFailed(*update_, While("vetoed", answer));
+  if (!answer.ok()) {
+    GiveUpFetch(answer);
+    return SendFailed(*update_, While("vetoed", answer));
+  }
   doubt_ = update_;
   SendArrived(/*unvoted=*/false);
 }
@@ -173,6 +224,7 @@ void WorkerSession::OnFailed(const UpdateId& update, const absl::Status& status,
   if (committed_ == update) {
     committed_.reset();
     NoteUnusable(update, status);
+    GiveUpFetch(status);
   }
   SendFailed(update, status, wrong_base);
   if (leaving() && !committed_) FinishLeaving(now);
@@ -233,7 +285,8 @@ void WorkerSession::OnShown(const UpdateId& update, absl::Duration pause, bool u
        .update = update,
        .pause = pause,
        .unchanged = unchanged});
-  if (caught_up_ == update) Tell({.kind = Notice::Kind::kCaughtUp, .version = update.version});
+  if (caught_up_ == update && !options_.fetches)
+    Tell({.kind = Notice::Kind::kCaughtUp, .version = update.version});
   if (leaving()) {
     SendShown();
     FinishLeaving(now);
@@ -246,6 +299,7 @@ void WorkerSession::SendUnusable(const absl::Status& why) {
   unanswered_.erase(Notice::Kind::kCommit);
   NoteUnusable(update, why);
   SendFailed(update, why);
+  GiveUpFetch(why);
 }
 
 // Kept so that a later controller learns of it from JOIN.
@@ -320,10 +374,12 @@ void WorkerSession::OnLost(const absl::Status& status, absl::Time) {
   if (update_ && doubt_ != update_) {
     GiveUp(*update_, /*begun=*/true, status);
   }
+  if (ended()) EndFetch(status);
 }
 
 bool WorkerSession::PrepareToLeave(absl::Time now) {
   EndLoans();
+  EndFetch(absl::CancelledError("it leaves the job"));
   SendShown();
   if (update_ && doubt_ != update_) {
     GiveUp(*update_, /*begun=*/true, absl::CancelledError("it leaves the job"));
@@ -333,7 +389,17 @@ bool WorkerSession::PrepareToLeave(absl::Time now) {
   return false;
 }
 
+absl::Time WorkerSession::role_deadline() const {
+  return fetch_ ? std::min(fetch_->deadline, leave_deadline_) : leave_deadline_;
+}
+
 void WorkerSession::OnRoleTime(absl::Time now) {
+  if (fetch_ && now >= fetch_->deadline) {
+    GiveUpFetch(absl::DeadlineExceededError(
+        host_.shown_version() == 0
+            ? "no version can be had yet, or other workers of the group have not asked"
+            : "a newer version has not arrived, or other workers of the group have not asked"));
+  }
   if (now < leave_deadline_) return;
   leave_deadline_ = absl::InfiniteFuture();
   FinishLeaving(now);

@@ -58,6 +58,13 @@ class WorkerSession final : public RankSession {
   // again.
   void RefuseUpdates(absl::Status why);
 
+  // Asks for the newest version, if the worker was made to fetch. One kFetched follows, at the
+  // latest at the deadline: with the version that is shown then by all workers of the group, which
+  // was the newest when the last of them asked, or is a later one; or with an error, after which a
+  // version may still come that was under way. kFailedPrecondition: it is not to fetch, or waits
+  // already.
+  void Fetch(uint64_t token, absl::Time deadline, absl::Time now);
+
   // Answers a notice of `update`. Has no effect if the answer is no longer waited for.
   void Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer);
 
@@ -93,6 +100,12 @@ class WorkerSession final : public RankSession {
   }
 
  private:
+  // A fetch that waits.
+  struct Awaited {
+    uint64_t number;
+    uint64_t token;
+    absl::Time deadline;
+  };
   struct ToShow {
     UpdateId update;
     absl::Duration pause;
@@ -105,7 +118,7 @@ class WorkerSession final : public RankSession {
   void OnLost(const absl::Status& status, absl::Time now) override;
   bool PrepareToLeave(absl::Time now) override;
   void OnRoleTime(absl::Time now) override;
-  absl::Time role_deadline() const override { return leave_deadline_; }
+  absl::Time role_deadline() const override;
 
   void OnPrepare(const proto::Prepare& prepare, absl::Time now);
   void OnContinue(const proto::Prepare& prepare);
@@ -120,6 +133,11 @@ class WorkerSession final : public RankSession {
   // Asks the user, or accepts at once.
   void Ask(Notice notice);
   void OnPrepareAnswered(const absl::Status& answer);
+  void SendFetch(uint64_t number);
+  // Ends the fetch that waits, if any.
+  void EndFetch(const absl::Status& status);
+  // Does the same, and tells the controller.
+  void GiveUpFetch(const absl::Status& status);
   void Vote(const absl::Status& answer);
   void SendArrived(bool unvoted);
   void SendFailed(const UpdateId& update, const absl::Status& status, bool wrong_base = false);
@@ -143,6 +161,8 @@ class WorkerSession final : public RankSession {
   std::optional<ToShow> unreported_;
   std::optional<proto::Unusable> unusable_;  // Set until a later version is in use.
   std::optional<UpdateId> caught_up_;        // The last update whose version was published before.
+  uint64_t last_fetch_ = 0;
+  std::optional<Awaited> fetch_;
   absl::Time leave_deadline_ = absl::InfiniteFuture();
 };
 

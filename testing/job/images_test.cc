@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "testing/job/job.h"
@@ -44,7 +46,17 @@ class Images : public testing::TestWithParam<uint32_t> {
     EXPECT_TRUE(job_.Shows(w, version)) << w;
   }
 
-  Job job_{{.trainers = 2, .workers = 2, .groups = {"a", "b"}}};
+  explicit Images(std::set<uint32_t> fetching = {})
+      : job_({.trainers = 2, .workers = 2, .groups = {"a", "b"}, .fetching = std::move(fetching)}) {
+  }
+
+  Job job_;
+};
+
+// Worker 1 fetches.
+class FetchedImages : public Images {
+ protected:
+  FetchedImages() : Images({1}) {}
 };
 
 TEST_P(Images, TensorsMayChangeWhileTheVersionIsOnItsWay) {
@@ -64,15 +76,62 @@ TEST_P(Images, AGroupThatJoinsGetsTheNewestVersionThoughNobodyShowsItAndTheTenso
   ExpectShown(1, 2);
 }
 
-// Nobody is there to whom it could be sent.
-TEST_P(Images, APublishWaitsForTheImageUntilItsOwnDeadline) {
+TEST_P(Images, APublishThatIsRefusedLeavesTheNewestVersionAsItIs) {
   Join({0});
+  PublishAndTrainOn(1);
+  ExpectShown(0, 1);
+  EXPECT_THAT(std::string(job_.trainer(0)->Publish(1, {}).message()),
+              HasSubstr("version 1 was published; versions only grow"));
   job_.worker(0).reset();
+  ASSERT_EQ(job_.JoinWorker(1).message(), "");
+  ExpectShown(1, 1);
+}
+
+TEST_P(FetchedImages, AWorkerFetchesTheNewestVersionAndNoPublishWaitsForIt) {
+  Join({0, 1});
+  for (uint64_t version = 1; version <= 4; ++version) PublishAndTrainOn(version);
+  ExpectShown(0, 4);
+  EXPECT_EQ(job_.worker(1)->shown_version(), 0u);
+  EXPECT_EQ(*job_.worker(1)->Fetch(absl::Seconds(20)), 4u);
+  EXPECT_TRUE(job_.Shows(1, 4));
+  EXPECT_EQ(*job_.worker(1)->Fetch(absl::Seconds(20)), 4u);  // There is no newer one.
+  PublishAndTrainOn(5);
+  EXPECT_EQ(*job_.worker(1)->Fetch(absl::Seconds(20)), 5u);
+  EXPECT_TRUE(job_.Shows(1, 5));
+  EXPECT_EQ(job_.worker(0)->Fetch(absl::Seconds(1)).status().message(),
+            "fetch: versions come to this worker as they are published");
+}
+
+TEST_P(FetchedImages, VersionsAreFetchedThoughNobodyIsSentAny) {
+  Join({1});
+  const absl::Status none = job_.worker(1)->Fetch(absl::Milliseconds(100)).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(none)) << none;
+  for (uint64_t version = 1; version <= 3; ++version) {
+    PublishAndTrainOn(version);
+    EXPECT_EQ(*job_.worker(1)->Fetch(absl::Seconds(20)), version);
+    EXPECT_TRUE(job_.Shows(1, version));
+  }
+}
+
+// The worker's user does not answer PREPARE.
+TEST_P(Images, APublishWaitsForTheImageUntilItsOwnDeadline) {
+  job_.handler(0) = [](const Notice&, const WorkerOptions::Answer&) {};
+  Join({0});
   EXPECT_EQ(job_.trainer(0)->Publish(1, {.timeout = absl::Seconds(20)}).message(), "");
   const absl::Status late = job_.trainer(0)->Publish(2, {.timeout = absl::Milliseconds(200)});
   EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
   EXPECT_THAT(std::string(late.message()),
               HasSubstr("publish version 2: the image of an earlier version was still being sent"));
+}
+
+TEST_P(Images, AVersionIsKeptForWhoComesThoughNobodyIsHere) {
+  Join({0});
+  PublishAndTrainOn(1);
+  ExpectShown(0, 1);
+  job_.worker(0).reset();
+  for (uint64_t version = 2; version <= 4; ++version) PublishAndTrainOn(version);
+  ASSERT_EQ(job_.JoinWorker(1).message(), "");
+  ExpectShown(1, 4);
 }
 
 TEST_P(Images, WhatFailsAfterThePublishIsToldWithTheOutcome) {
@@ -97,6 +156,7 @@ TEST_P(Images, ATrainerThatLeavesEndsWhatWaits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Threads, Images, testing::Values(0, 2));
+INSTANTIATE_TEST_SUITE_P(Threads, FetchedImages, testing::Values(0, 2));
 
 }  // namespace
 }  // namespace waybill

@@ -159,6 +159,7 @@ absl::Status Job::JoinWorker(uint32_t w) {
                         .join_timeout = options_.join_timeout,
                         .handler = handlers_[w]};
   options.identity.group = place.group;
+  options.identity.fetches = options_.fetching.contains(w);
   const Manifest manifest = model_->Worker(w);
   std::vector<MemorySpan> user_regions;
   engine_memory_[w].clear();

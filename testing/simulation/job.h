@@ -33,6 +33,7 @@ struct Job {
   bool held = false;      // Trainers hold some versions for groups that have missed them.
   bool images = false;    // Trainers publish from images, and hold each version until the next.
   bool changes = false;   // They send what changed, to the workers that can complete it.
+  bool fetches = false;   // Workers of the last group get versions when they ask, and only then.
   size_t most_ranks = 0;  // That there were at a time.
   bool relays = false;  // Workers hold the whole tensor, and relay it to the others of their group.
   // Users do what others do not; see also the faults of such seeds.
@@ -42,6 +43,7 @@ struct Job {
   uint32_t controllers = 1;  // The number of addresses of the controller.
 
   const Group& GroupNamed(const std::string& name) const;
+  bool Fetches(const std::string& group) const { return fetches && group == groups.back().name; }
   // All ranks: the trainers, then the workers by group.
   std::vector<RankId> Ranks() const;
   // How many ranks the rank has lanes to, and how many there are of its kind.

@@ -42,6 +42,7 @@ Process::Process(Run* run, const Job* job, LoopbackNetwork* network, ProcessHost
   options.any_rank = job_.any_rank && job_.HoldsTheSame(id_);
   options.controllers = job_.controllers;
   options.world = job_.WorldOf(id_);
+  options.fetches = fetches();
   options.incarnation = incarnation_ * 1000 + id_.rank * 2 + (is_trainer() ? 0 : 1) + 1;
   const absl::Status made = is_trainer() ? MakeTrainer(options) : MakeWorker(options);
   if (!made.ok()) {
@@ -163,6 +164,7 @@ void Process::Step() {
     }
   }
   if (now >= paused_until_) Resume();
+  if (MayFetch() && now >= fetch_at_) Fetch();
   if (worker_) {
     worker_->Step(now);
     if (worker_->shown_version() != last_shown_) {
@@ -188,6 +190,7 @@ absl::Time Process::next_event() const {
   if (!stopped()) {
     next = trainer_ ? std::min({trainer_->next_deadline(), release_at_, proceed_at_})
                     : worker_->next_deadline();
+    if (MayFetch()) next = std::min(next, fetch_at_);
     if (snapshot_) next = std::min(next, snapshot_until_);
     next = std::min(next, paused_until_);
     for (const Pending& pending : pending_answers_) next = std::min(next, pending.at);
@@ -235,6 +238,17 @@ void Process::Publish(uint64_t version, absl::Duration timeout) {
                      .hold_commit = WaitsForWord(version) || how == Disagreement::kHoldsCommit},
                     run_.now());
   HandleNotices();
+}
+
+bool Process::MayFetch() const {
+  return fetches() && joined_ && !gone() && !leaving_ && fetch_token_ == 0;
+}
+
+void Process::Fetch() {
+  fetch_token_ = ++last_token_;
+  due_[fetch_token_] = run_.now() + absl::Milliseconds(200) + run_.UpTo(absl::Seconds(8));
+  newest_when_asked_ = host_.newest_decided();
+  worker_->Fetch(fetch_token_, due_[fetch_token_], run_.now());
 }
 
 void Process::TryWhatDoesNotFit() {
@@ -435,6 +449,15 @@ void Process::HandleNotice(const Notice& notice) {
     case Notice::Kind::kReleased:
       holding_ = false;
       return ChangeTensors("the release");
+    case Notice::Kind::kFetched:
+      run_.Note(name(), ": fetch: version ", notice.version, ": ", notice.status.ToString());
+      fetch_token_ = 0;
+      fetch_at_ = run_.now() + run_.UpTo(absl::Milliseconds(300));
+      if (notice.status.ok() && notice.version < newest_when_asked_) {
+        run_.Violate(absl::StrCat("fetched: ", name(), " gets version ", notice.version,
+                                  ", and version ", newest_when_asked_, " was decided before"));
+      }
+      return;
     case Notice::Kind::kLeft:
       left_ = true;
       if (worker_) worker_->CloseLanes();

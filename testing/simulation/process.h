@@ -38,8 +38,9 @@ class ProcessHost {
   virtual uint64_t OpenStream(Process* process) = 0;
   virtual void CloseStream(uint64_t stream) = 0;
   virtual void Send(uint64_t stream, proto::RankMessage message) = 0;
-  // Returns how many decisions are recorded.
+  // Returns how many decisions are recorded, and the newest version among them.
   virtual size_t decision_count() const = 0;
+  virtual uint64_t newest_decided() const = 0;
   // Returns true if a process whose place `process` took is alive.
   virtual bool HasRival(const Process& process) const = 0;
   // The process has come back to a controller.
@@ -69,6 +70,7 @@ class Process final : public RankActions {
   bool is_trainer() const { return id_.role == Role::kTrainer; }
   const std::string& name() const { return name_; }
   bool joined() const { return joined_; }
+  bool fetches() const { return !is_trainer() && job_.Fetches(id_.group); }
   // Returns true once the process was dismissed, or was not let in.
   bool ended() const { return ended_; }
   // Returns true once the process is no rank any more: it has ended or left.
@@ -194,6 +196,9 @@ class Process final : public RankActions {
   void GiveAnswers();
   void EndReader();
   void GiveWord(uint64_t version);
+  // A worker that fetches does so again and again.
+  bool MayFetch() const;
+  void Fetch();
   // Gives commands that do not fit the state of the rank: they end, and do nothing.
   void TryWhatDoesNotFit();
   // Returns true for the versions that all trainers hold.
@@ -246,6 +251,10 @@ class Process final : public RankActions {
   absl::Time proceed_at_ = absl::InfiniteFuture();  // Then the publish need not wait any more.
   bool holding_ = false;
   absl::Time release_at_ = absl::InfiniteFuture();
+
+  uint64_t fetch_token_ = 0;  // Of the fetch that has not ended; 0: none.
+  absl::Time fetch_at_ = absl::InfinitePast();
+  uint64_t newest_when_asked_ = 0;  // The newest version that was decided then.
 
   std::vector<Pending> pending_answers_;
   Mood mood_ = Mood::kAccept;

@@ -23,12 +23,28 @@ bool Promises::ToldFailed(const Group& group, uint64_t version) const {
   return Contains(told_failed_, group.name, version);
 }
 
+uint64_t Promises::NewestDecided(const std::string& group) const {
+  uint64_t newest = 0;
+  for (const Decision& d : decisions_) {
+    if (group.empty() || d.group == group) newest = std::max(newest, d.version);
+  }
+  return newest;
+}
+
 uint64_t Promises::NewestTold() const {
   uint64_t newest = 0;
   for (const VersionsOfGroups* told : {&told_committed_, &told_failed_}) {
     for (const auto& [group, versions] : *told) newest = std::max(newest, *versions.rbegin());
   }
   return newest;
+}
+
+bool Promises::FailedEverywhere(uint64_t version) const {
+  const bool failed = std::any_of(told_failed_.begin(), told_failed_.end(),
+                                  [&](const auto& told) { return told.second.contains(version); });
+  return failed && std::none_of(decisions_.begin(), decisions_.end(), [&](const Decision& d) {
+           return d.version == version && !controller_.IsCatchUp(d);
+         });
 }
 
 bool Promises::CaughtUp(const std::string& group, uint64_t version) const {
@@ -62,6 +78,10 @@ void Promises::OnShown(const Process& process, uint64_t before, uint64_t version
     run_.Violate(absl::StrCat("truthful: ", process.name(), " shows version ", version,
                               ", which was reported as failed"));
   }
+  if (FailedEverywhere(version) && process.fetches()) {
+    run_.Violate(absl::StrCat("truthful: ", process.name(), " has fetched version ", version,
+                              ", which was reported as failed"));
+  }
   if (WaitsForWord(version) && !let_be_shown_.contains(version)) {
     run_.Violate(absl::StrCat("asked: ", process.name(), " shows version ", version,
                               ", and no trainer has let it"));
@@ -84,7 +104,11 @@ void Promises::OnShown(const Process& process, uint64_t before, uint64_t version
 }
 
 void Promises::CheckAtEnd(const std::vector<const Process*>& processes) {
-  const uint64_t newest = *told_committed_[processes.front()->id().group].rbegin();
+  // Nobody is told of what a group fetches.
+  const auto told = told_committed_.find(processes.front()->id().group);
+  const uint64_t newest = told != told_committed_.end()
+                              ? *told->second.rbegin()
+                              : NewestDecided(processes.front()->id().group);
   std::string shown;
   for (const Process* process : processes) {
     const WorkerRank& worker = process->worker();

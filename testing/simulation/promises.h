@@ -35,6 +35,9 @@ class Promises {
   // Returns true if somebody was told that the group committed the version, or that it failed.
   bool ToldCommitted(const Group& group, uint64_t version) const;
   bool ToldFailed(const Group& group, uint64_t version) const;
+  // Returns the newest version that the group has decided, or any group if the name is empty; 0 if
+  // there is none.
+  uint64_t NewestDecided(const std::string& group) const;
   // Returns the newest version of which somebody was told what became of it, or 0.
   uint64_t NewestTold() const;
 
@@ -47,6 +50,9 @@ class Promises {
   static bool Contains(const VersionsOfGroups& versions, const std::string& group,
                        uint64_t version);
 
+  // Returns true if somebody was told that the version failed, and no group to which it was sent
+  // has committed it.
+  bool FailedEverywhere(uint64_t version) const;
   // Returns true if the group has caught up with the version, whatever its trainers were told.
   bool CaughtUp(const std::string& group, uint64_t version) const;
 

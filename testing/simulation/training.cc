@@ -60,7 +60,9 @@ void Training::Step(Trainers trainers) {
 bool Training::MayTryAgain(Trainers trainers) {
   bool everywhere = true, decided = true;
   for (const Group& group : job_.groups) {
-    const bool committed = promises_.ToldCommitted(group, version_);
+    const bool committed = job_.Fetches(group.name)
+                               ? promises_.NewestDecided(group.name) >= version_
+                               : promises_.ToldCommitted(group, version_);
     everywhere = everywhere && committed;
     decided = decided && (committed || promises_.ToldFailed(group, version_));
   }

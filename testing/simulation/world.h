@@ -49,6 +49,7 @@ class World final : public ProcessHost {
     streams_.Send(stream, std::move(message));
   }
   size_t decision_count() const override { return controller_.decisions().size(); }
+  uint64_t newest_decided() const override { return promises_.NewestDecided(""); }
   bool HasRival(const Process& process) const override;
   void OnBack(const Process& process) override;
   void OnOutcome(uint64_t version, const std::string& group, bool committed, bool good) override {

@@ -82,6 +82,7 @@ void Print(const proto::StatusReply& status, std::ostream& out) {
     if (group.updating_version() != 0) {
       out << ", version " << group.updating_version() << " is being sent";
     }
+    if (group.fetches()) out << ", gets versions when it asks";
     if (!group.waiting_for().empty()) out << ", waiting for " << group.waiting_for();
     if (!group.catch_up_trouble().empty()) {
       out << "; it could not " << group.catch_up_trouble();

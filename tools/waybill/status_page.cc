@@ -44,6 +44,7 @@ nlohmann::json ToJson(const proto::GroupStatus& group, uint64_t published_versio
   std::string phase = group.phase();
   if (group.updating_version() != 0)
     absl::StrAppend(&phase, ", version ", group.updating_version());
+  if (group.fetches()) absl::StrAppend(&phase, ", fetches");
   return {{"name", group.name()},
           {"version", version},
           {"behind", published_version > version ? published_version - version : 0},

@@ -60,8 +60,8 @@ std::unique_ptr<Options<waybill_trainer_options_t>> MakeTrainerOptions(uint32_t 
 
 std::unique_ptr<Options<waybill_worker_options_t>> MakeWorkerOptions(uint32_t mode, uint32_t ask,
                                                                      uint32_t verify_threads,
-                                                                     bool no_catch_up,
-                                                                     uint32_t gpu) {
+                                                                     bool no_catch_up, uint32_t gpu,
+                                                                     bool updates_when_asked) {
   auto made = std::make_unique<Options<waybill_worker_options_t>>();
   made->c = WAYBILL_WORKER_OPTIONS_INIT;
   made->c.mode = mode;
@@ -69,6 +69,7 @@ std::unique_ptr<Options<waybill_worker_options_t>> MakeWorkerOptions(uint32_t mo
   made->c.verify_threads = verify_threads;
   made->c.no_catch_up = no_catch_up ? 1 : 0;
   made->c.gpu = gpu;
+  made->c.updates_when_asked = updates_when_asked ? 1 : 0;
   return made;
 }
 
@@ -100,7 +101,8 @@ void AddOptions(abi3::Module& module) {
   abi3::Class<Options<waybill_trainer_options_t>>(module, "TrainerOptions")
       .Init<&MakeTrainerOptions, "stage_threads", "ring_bytes", "images", "changes">();
   abi3::Class<Options<waybill_worker_options_t>>(module, "WorkerOptions")
-      .Init<&MakeWorkerOptions, "mode", "ask", "verify_threads", "no_catch_up", "gpu">();
+      .Init<&MakeWorkerOptions, "mode", "ask", "verify_threads", "no_catch_up", "gpu",
+            "updates_when_asked">();
   abi3::Class<Options<waybill_publish_options_t>>(module, "PublishOptions")
       .Init<&MakePublishOptions, "version", "deadline_ns", "no_digests", "fail_on_nonfinite",
             "hold", "after_event", "hold_commit", "traceparent">();

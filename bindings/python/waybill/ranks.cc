@@ -183,6 +183,11 @@ void AddWorker(abi3::Module& module) {
                         Call(waybill_worker_leave, self.get(), token);
                       },
                       "token">()
+      .MethodUnlocked<"fetch",
+                      [](const KeptWorker& self, int64_t deadline_ns, uint64_t token) {
+                        Call(waybill_worker_fetch, self.get(), deadline_ns, token);
+                      },
+                      "deadline_ns", "token">()
       .MethodUnlocked<"pause",
                       [](const KeptWorker& self) { Call(waybill_worker_pause, self.get()); }>()
       .MethodUnlocked<"resume",

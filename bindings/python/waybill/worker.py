@@ -27,7 +27,7 @@ from waybill.holdings import allocation
 from waybill.memory import DEVICE, HOST, Memory, memory_of, of_torch, torch_address
 from waybill.parts import AnyPart, Part
 from waybill.placements import boxes_of, is_dtensor
-from waybill.pump import ARRIVED, PREPARE, SLICE_SECONDS, keep
+from waybill.pump import ARRIVED, PREPARE, SLICE_SECONDS, deadline_ns, keep
 from waybill.rank import Rank
 from waybill.runtime import checked_fabric, rank_or_default, token_or_default, world_or_default
 from waybill.snapshot import Snapshot
@@ -47,6 +47,13 @@ def mode_number(mode: str) -> int:
     if mode not in MODES:
         raise InvalidArgument(f"mode {mode!r} is none of {', '.join(MODES)}")
     return MODES[mode]
+
+
+def gets_when_asked(updates: str) -> bool:
+    """Returns whether a worker gets versions when it asks for them, and not when they are published."""
+    if updates not in ("pushed", "when asked"):
+        raise InvalidArgument(f'updates is {updates!r}, neither "pushed" nor "when asked"')
+    return updates == "when asked"
 
 
 def gpu_number(gpu: int | None) -> int:
@@ -185,6 +192,11 @@ class Worker(Rank):
                     the next publish.
     gpu             The index of a GPU. Waybill allocates buffers in its memory, to which the
                     network then writes. Default: the host's memory.
+    updates         When the worker gets versions. "pushed": when they are published. "when asked":
+                    when it calls fetch(), and no others: for rollouts in the middle of long
+                    generations, evaluators, and whoever wants the newest weights now and then. No
+                    publish waits for its group, whose workers all have to be like that. The
+                    trainers hold their versions or keep images, or other groups show them.
 
     >>> with Worker(rank=0, world=1, mode="shadow") as worker:
     ...     worker.add("weight", shape=(4, 3), dtype="bfloat16")
@@ -213,6 +225,7 @@ class Worker(Rank):
         verify_threads: int = 0,
         catch_up: bool = True,
         gpu: int | None = None,
+        updates: str = "pushed",
         # end generated
     ) -> None:
         identity = _waybill.RankOptions(
@@ -243,6 +256,7 @@ class Worker(Rank):
             verify_threads=verify_threads,
             no_catch_up=not catch_up,
             gpu=gpu_number(gpu),
+            updates_when_asked=gets_when_asked(updates),
             # end generated
         )
         self._controller, self._token = controller, token
@@ -421,14 +435,7 @@ class Worker(Rank):
         DeadlineExceeded; Cancelled if this rank has left; or the reason why the controller has dismissed it.
         """
         core = cast(_waybill.Worker, self._joined())
-        for call, name, event_kind in (
-            (before_commit, "before_commit", "arrived"),
-            (after_commit, "after_commit", "commit"),
-        ):
-            if call is not None and not self._ask & ASKS[event_kind]:
-                raise InvalidArgument(
-                    f'receive: {name} needs a worker that is asked: add "{event_kind}" to `ask`'
-                )
+        self._check_is_asked(before_commit, after_commit)
         until = None if deadline is None else time.monotonic() + deadline
         refused: Exception | None = None  # Why this worker refused; the Abort follows.
 
@@ -452,18 +459,8 @@ class Worker(Rank):
                 raise Cancelled("the worker has left")
             event = self._unread.popleft()
             wanted_one = version is None or event.version >= version
-            if isinstance(event, Prepare):
-                refused = _raised_by(event.ready, FailedPrecondition)
-            elif isinstance(event, Arrived):
-                refused = _raised_by(before_commit) if wanted_one else None
-                if refused is None:
-                    refused = _raised_by(event.accept, FailedPrecondition)
-                else:
-                    event.veto(str(refused))
-            elif isinstance(event, Commit):
-                error = _raised_by(after_commit)
-                event.shown() if error is None else event.failed(str(error))
-                self._received_version = max(self._received_version, event.version)
+            if isinstance(event, Commit):
+                error = self._answer(event, None, after_commit)
                 if error is not None:
                     raise error
                 if wanted_one:
@@ -476,6 +473,81 @@ class Worker(Rank):
                 refused = None
             elif isinstance(event, Ended):
                 raise event.reason or Cancelled("the controller has dismissed the worker")
+            elif isinstance(event, Prepare | Arrived):
+                refused = self._answer(event, before_commit if wanted_one else None, None)
+
+    def fetch(
+        self,
+        deadline: float | None = None,
+        *,
+        before_commit: Callable[[], None] | None = None,
+        after_commit: Callable[[], None] | None = None,
+    ) -> int:
+        """Gets the newest version, and returns the one that is shown then. For a worker with updates="when asked".
+
+        It is the newest that any group has committed, or that all trainers hold, also if this worker shows it already; a
+        version that is on its way when this is called is waited for. The workers of a group get it once all of them have
+        called this. A version that is published meanwhile takes its place. Arrays of earlier snapshots have to be gone,
+        since it may need their memory. It answers every question as receive() does, and drops other events. One thread at a
+        time may call it.
+
+        deadline  In seconds from now; None: 60. A version that is on its way then may still come.
+        before_commit, after_commit
+                  As for receive(). If one raises, so does this.
+
+        Raises DeadlineExceeded if there is no version yet, a newer one could not be had, or other workers of the group
+        have not asked; FailedPrecondition if versions come as they are published; Cancelled if this rank has left; or the
+        reason why the controller has dismissed it.
+        """
+        core = cast(_waybill.Worker, self._joined())
+        self._check_is_asked(before_commit, after_commit)
+        until = deadline_ns(deadline)
+        call = self._pump.begin(lambda token: core.fetch(until, token))
+        error: Exception | None = None
+        while not call.done or self._unread:
+            self._pump.until(lambda: bool(self._unread) or call.done)
+            if self._unread:
+                error = self._answer(self._unread.popleft(), before_commit, after_commit) or error
+        if call.error is not None and error is not None:
+            raise error
+        call.check()
+        return int(core.state()["shown_version"])
+
+    def _check_is_asked(
+        self,
+        before_commit: Callable[[], None] | None,
+        after_commit: Callable[[], None] | None,
+    ) -> None:
+        for call, name, event_kind in (
+            (before_commit, "before_commit", "arrived"),
+            (after_commit, "after_commit", "commit"),
+        ):
+            if call is not None and not self._ask & ASKS[event_kind]:
+                raise InvalidArgument(
+                    f'{name} needs a worker that is asked: add "{event_kind}" to `ask`'
+                )
+
+    def _answer(
+        self,
+        event: Event,
+        before_commit: Callable[[], None] | None,
+        after_commit: Callable[[], None] | None,
+    ) -> Exception | None:
+        """Answers an event with yes, unless the user's function raises. Returns why this worker has not said yes."""
+        if isinstance(event, Prepare):
+            return _raised_by(event.ready, FailedPrecondition)
+        if isinstance(event, Arrived):
+            error = _raised_by(before_commit)
+            if error is None:
+                return _raised_by(event.accept, FailedPrecondition)
+            event.veto(str(error))
+            return error
+        if isinstance(event, Commit):
+            error = _raised_by(after_commit)
+            event.shown() if error is None else event.failed(str(error))
+            self._received_version = max(self._received_version, event.version)
+            return error
+        return None
 
     def _make(self) -> _waybill.Worker:
         if self._holdings.lent:

@@ -164,6 +164,11 @@ pub struct WorkerOptions {
     /// The index of a GPU. Waybill allocates buffers in its memory, to which the network then writes.
     /// Default: the host's memory.
     pub gpu: Option<u32>,
+    /// The worker gets versions when it fetches them, and no others: for rollouts in the middle of long
+    /// generations, evaluators, and whoever wants the newest weights now and then. No publish waits for
+    /// its group, whose workers all have to be like that. The trainers hold their versions or keep
+    /// images, or other groups show them. True: each version comes when it is published.
+    pub updates_when_asked: bool,
 }
 
 impl WorkerOptions {
@@ -174,6 +179,7 @@ impl WorkerOptions {
         c.verify_threads = self.verify_threads;
         c.no_catch_up = self.no_catch_up.into();
         c.gpu = self.gpu.map_or(0, |index| index + 1);
+        c.updates_when_asked = self.updates_when_asked.into();
     }
 }
 

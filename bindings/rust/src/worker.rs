@@ -198,6 +198,25 @@ impl Worker {
         })
     }
 
+    /// Gets the newest version, and returns the one that is shown then. For a worker with
+    /// [`WorkerOptions::updates_when_asked`](crate::WorkerOptions::updates_when_asked). It is the newest that
+    /// any group has committed, or that all trainers hold, also if this worker shows it already. The
+    /// workers of a group get it once all of them have asked; questions of the update are answered
+    /// elsewhere, by [`Worker::next_event`]. A version that is published meanwhile takes its place.
+    ///
+    /// Fails with [`Code::DeadlineExceeded`](crate::Code::DeadlineExceeded) if there is no version yet, a
+    /// newer one could not be had, or other workers of the group have not asked; and with
+    /// [`Code::FailedPrecondition`](crate::Code::FailedPrecondition) if versions come as they are published.
+    pub fn fetch(&self, deadline: impl Into<Deadline>) -> Result<u64> {
+        let deadline = deadline.into().to_ns();
+        self.rank.call(|token| {
+            ffi::check(|error| unsafe {
+                ffi::waybill_worker_fetch(self.rank.handle.get(), deadline, token, error)
+            })
+        })?;
+        Ok(self.state()?.shown_version)
+    }
+
     /// Compares what is shown now with the digests with which it came, and returns the version. It
     /// finds what somebody else has written to the memory since. It reads all of it on this thread,
     /// and a commit waits meanwhile.

@@ -90,6 +90,8 @@ void AddGroups(const proto::StatusReply& status, Families& families) {
                              "The newest published version minus the version of the group.");
   Family ready =
       MakeGauges("waybill_group_ready", "1 if the group can get a version, or is getting one.");
+  Family fetches =
+      MakeGauges("waybill_group_fetches", "1 if the group gets versions when it asks for them.");
   Family lost =
       MakeGauges("waybill_group_lost_version",
                  "The last version that the group gave up and has not replaced; 0: none.");
@@ -102,10 +104,11 @@ void AddGroups(const proto::StatusReply& status, Families& families) {
     const uint64_t newest = std::max(status.published_version(), committed);
     AddSeries(behind, labels, static_cast<double>(newest - committed));
     AddSeries(ready, labels, group.phase() == "ready" || group.phase() == "updating" ? 1 : 0);
+    AddSeries(fetches, labels, group.fetches() ? 1 : 0);
     AddSeries(lost, labels, static_cast<double>(group.lost_version()));
     AddSeries(trouble, labels, group.catch_up_trouble().empty() ? 0 : 1);
   }
-  for (Family* family : {&version, &behind, &ready, &lost, &trouble}) {
+  for (Family* family : {&version, &behind, &ready, &fetches, &lost, &trouble}) {
     families.push_back(std::move(*family));
   }
 }

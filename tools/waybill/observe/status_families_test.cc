@@ -74,6 +74,7 @@ proto::StatusReply TwoGroups() {
     lost->set_name(code);
     lost->set_value(terms);
   }
+  late->set_fetches(true);
   late->set_lost_version(8);
   late->set_catch_up_trouble("catch up from a: there are no lanes to it");
   for (int i = 0; i < 2; ++i) {
@@ -135,6 +136,8 @@ TEST_F(StatusFamiliesTest, SaysWhatTheStatusSays) {
                   R"(waybill_group_versions_behind{group="b"} 3)",
                   R"(waybill_group_ready{group="a"} 1)",
                   R"(waybill_group_ready{group="b"} 0)",
+                  R"(waybill_group_fetches{group="a"} 0)",
+                  R"(waybill_group_fetches{group="b"} 1)",
                   R"(waybill_group_lost_version{group="a"} 0)",
                   R"(waybill_group_lost_version{group="b"} 8)",
                   R"(waybill_group_catch_up_failed{group="b"} 1)",

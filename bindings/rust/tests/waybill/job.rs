@@ -18,6 +18,7 @@ pub struct JobOptions {
     pub workers: usize,
     pub mode: Mode,
     pub ask: Ask,
+    pub fetches: bool, // Workers get versions when they ask, and trainers keep images.
 }
 
 impl Default for JobOptions {
@@ -27,6 +28,7 @@ impl Default for JobOptions {
             workers: 1,
             mode: Mode::Shadow,
             ask: Ask::NOTHING,
+            fetches: false,
         }
     }
 }
@@ -105,7 +107,11 @@ impl Job {
             let region = Region::new("trained", vec![0; (end - begin) * COLUMNS]).unwrap();
             let who = rank(&job.address, t, options.trainers);
             let held = manifest(begin, end);
-            let trainer = Trainer::new(&who, &held, &[region.lend()], &Default::default());
+            let how = TrainerOptions {
+                images: options.fetches,
+                ..Default::default()
+            };
+            let trainer = Trainer::new(&who, &held, &[region.lend()], &how);
             job.trainers.push(trainer.unwrap());
             job.memory.push(region);
         }
@@ -120,6 +126,7 @@ impl Job {
             let how = WorkerOptions {
                 mode: options.mode,
                 ask: options.ask,
+                updates_when_asked: options.fetches,
                 ..Default::default()
             };
             job.workers
