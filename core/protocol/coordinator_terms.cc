@@ -89,8 +89,9 @@ absl::Time Coordinator::TermTime(const Group& group) const {
     return absl::InfiniteFuture();
   }
   if (IsTrainerClaimed()) return absl::InfiniteFuture();
-  if (!any_trainer_absent()) return group.term.retry_at();
-  if (!group.holes.ok()) return absl::InfiniteFuture();
+  const bool settled = group.holes.ok() || trainers_settled_at_ == absl::InfiniteFuture();
+  if (!any_trainer_absent() && settled) return group.term.retry_at();
+  if (any_trainer_absent() && !group.holes.ok()) return absl::InfiniteFuture();
   return std::max(group.term.retry_at(), trainers_settled_at_);
 }
 
@@ -131,6 +132,9 @@ void Coordinator::OnPlanned(const std::string& name, uint64_t ticket, Planned pl
     if (group.lent_version == 0) plan = absl::AbortedError("it shows several versions");
   }
   if (!plan.ok()) {
+    // Those of another training may be taking the places of the trainers that are here.
+    const bool changing =
+        trainers_settled_at_ != absl::InfiniteFuture() && now < trainers_settled_at_;
     if (group.rest) {
       group.round->OnNoRest(absl::Status(
           plan.status().code(),
@@ -141,7 +145,7 @@ void Coordinator::OnPlanned(const std::string& name, uint64_t ticket, Planned pl
                                                       "not while they hold the version)")));
     } else if (group.term.lent()) {
       GiveUpLoan(group, plan.status());
-    } else if (any_trainer_absent() || IsTrainerClaimed()) {
+    } else if (any_trainer_absent() || IsTrainerClaimed() || changing) {
       group.holes = plan.status();
       group.term.Gather();
     } else {

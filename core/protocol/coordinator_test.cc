@@ -128,7 +128,7 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
   virtual Manifest ManifestOf(Role role, uint32_t rank) {
     Manifest manifest;
     const int64_t rows = role == Role::kTrainer ? 1 : 2;
-    const int64_t first = role == Role::kTrainer ? rank : 0;
+    const int64_t first = role == Role::kTrainer ? (swapped_ ? 1 - rank : rank) : 0;
     manifest.AddRegion("w", first_byte_ + static_cast<uint64_t>(rows) * 8);
     manifest.AddShard(manifest.AddTensor(stranger_ ? "v" : "w", {2, 4}, Dtype::kBf16),
                       {Dtype::kBf16}, Box({first, 0}, {first + rows, 4}), {0, first_byte_, {4, 1}});
@@ -259,6 +259,7 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
   std::set<std::string> required_;
   Relays relays_ = Relays::kNever;
   bool stranger_ = false;    // Workers want a tensor that no trainer has.
+  bool swapped_ = false;     // Trainers hold each other's rows.
   uint64_t first_byte_ = 0;  // Where the shard of a rank that joins begins in its region.
   absl::Time now_ = absl::FromUnixSeconds(1'000'000);
   std::unique_ptr<Coordinator> coordinator_;
@@ -2117,6 +2118,36 @@ TEST_F(CoordinatorTest, ASecondProcessGetsTheRankOnlyIfTheFirstDoesNotAnswer) {
 }
 
 // Others of a new job may be here already, with other parts of the tensors.
+// The trainers of another training, with other shards, come one after the other. Between them, what
+// is here does not make up what the workers want.
+TEST_F(CoordinatorTest, WorkersAreNotDismissedForWhatTrainersLackWhileTheseChange) {
+  MakeCoordinator();
+  Establish();
+  constexpr ConnectionId kNew[] = {31, 32};
+  swapped_ = true;
+  Gone(kTrainer[0]);
+  Join(kNew[0], Role::kTrainer, 0);  // It holds row 1, as trainer 1 does, which is the old one.
+  for (const ConnectionId member : {kWorker[0], kWorker[1], kNew[0]}) {
+    EXPECT_EQ(Last(member, Kind::kDismissal), nullptr) << member;
+  }
+  Gone(kTrainer[1]);
+  sent_.clear();
+  Join(kNew[1], Role::kTrainer, 1);
+  EXPECT_EQ(Count(kWorker[0], Kind::kPlan), 1);
+}
+
+TEST_F(CoordinatorTest, TrainersThatDoNotFitAreDismissedOnceNobodyElseComes) {
+  MakeCoordinator();
+  Establish();
+  constexpr ConnectionId kNew = 31;
+  swapped_ = true;
+  Gone(kTrainer[0]);
+  Join(kNew, Role::kTrainer, 0);
+  Pass(absl::Seconds(5));
+  EXPECT_THAT(Error(kNew, Kind::kDismissal), testing::HasSubstr("the trainers do not hold"));
+  EXPECT_EQ(Last(kWorker[0], Kind::kDismissal), nullptr);
+}
+
 TEST_F(CoordinatorTest, NoTermIsPlannedWhileATrainersPlaceIsClaimed) {
   MakeCoordinator();
   Establish();
