@@ -11,8 +11,6 @@
 // The controller and the trainers are one process, and the workers are others, because a rank takes
 // some twenty descriptors. A trainer takes five for each worker: with 1,000 of them it must be one
 // of three at most, where a process may open 20,000.
-#include <fcntl.h>
-#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -34,9 +32,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "core/base/steady_now.h"
-#include "core/base/unique_fd.h"
 #include "core/net/tcp_socket.h"
 #include "testing/bench/bare_streams.h"
+#include "testing/bench/http_get.h"
 #include "testing/job/job.h"
 #include "tools/waybill/observe/exporter.h"
 
@@ -148,28 +146,6 @@ class Workers {
   std::vector<Child> children_;
 };
 
-// Returns the bytes of an answer of HTTP, and how long it took.
-std::pair<size_t, absl::Duration> Get(const net::HostPort& server, const std::string& path) {
-  const absl::Time begin = SteadyNow();
-  const absl::StatusOr<UniqueFd> socket = net::BeginConnect(server);
-  Check(socket.status());
-  const int flags = fcntl(socket->get(), F_GETFL);
-  fcntl(socket->get(), F_SETFL, flags & ~O_NONBLOCK);
-  pollfd connecting{.fd = socket->get(), .events = POLLOUT, .revents = 0};
-  poll(&connecting, 1, -1);
-  Check(net::FinishConnect(socket->get(), server));
-  const std::string request = absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: bench\r\n\r\n");
-  if (write(socket->get(), request.data(), request.size()) < 0) {
-    Check(absl::ErrnoToStatus(errno, "ask for " + path));
-  }
-  size_t bytes = 0;
-  char buffer[1 << 16];
-  for (ssize_t got; (got = read(socket->get(), buffer, sizeof(buffer))) > 0;) {
-    bytes += static_cast<size_t>(got);
-  }
-  return {bytes, SteadyNow() - begin};
-}
-
 // The middle, least and most of some times, in milliseconds.
 std::string Spread(std::vector<double> times_ms) {
   std::sort(times_ms.begin(), times_ms.end());
@@ -190,9 +166,11 @@ void MeasureScrapes(const Controller& controller, uint32_t scrapes) {
     std::vector<double> times_ms;
     size_t bytes = 0;
     for (uint32_t i = 0; i < scrapes; ++i) {
-      const auto [got, time] = Get(*server, path);
-      bytes = got;
-      times_ms.push_back(absl::ToDoubleMilliseconds(time));
+      const absl::Time begin = SteadyNow();
+      const absl::StatusOr<size_t> got = HttpGet(*server, path);
+      Check(got.status());
+      bytes = *got;
+      times_ms.push_back(MillisecondsSince(begin));
     }
     std::cout << "     " << path << ": " << bytes << " bytes, " << Spread(times_ms) << "\n";
   }

@@ -124,6 +124,7 @@ absl::Status Job::StartController(const std::string& listen) {
   options.coordinator.relays = options_.relays ? Relays::kAlways : Relays::kNever;
   options.listen = listen;
   options.state = options_.state;
+  options.observer = options_.observer;
   WAYBILL_ASSIGN_OR_RETURN(controller_, Controller::Start(options));
   address_ = controller_->address();
   return absl::OkStatus();

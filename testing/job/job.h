@@ -37,7 +37,8 @@ struct JobOptions {
   Mode mode = Mode::kShadow;
   absl::Duration join_timeout = absl::Seconds(20);
   absl::Duration absence_timeout = absl::Seconds(5);
-  std::set<uint32_t> fetching = {};  // The workers that fetch versions.
+  ControllerObserver* observer = nullptr;  // Outlives the job.
+  std::set<uint32_t> fetching = {};        // The workers that fetch versions.
   bool relays = false;  // Each worker holds all columns, and relays some of them to the others.
 };
 
