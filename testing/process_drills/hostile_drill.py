@@ -7,8 +7,8 @@ A controller, two trainers, two workers and a replica update a small tensor over
 stranger, blocks of 50 updates with it and without it take turns. The table has the times of the updates for
 the trainer, and what they are with the stranger to what they are without it. Every update must commit.
 
-The strangers share the machine with the job, so part of what they cost is their own processor time: it is
-kept small by their rate (100 connections a second, or 200 that are held).
+The strangers share the machine with the job, as real ones do not: they run at the lowest priority, and make 100
+connections a second, or hold 200.
 """
 
 import argparse
@@ -104,6 +104,7 @@ KINDS = {
 
 def harass(kind, ports, attacks, stop):
     """Attacks the ports in turn until told to stop."""
+    os.nice(19)
     held = []
     while not stop.is_set():
         begin = time.monotonic()
