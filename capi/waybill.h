@@ -1001,10 +1001,10 @@ typedef struct waybill_worker_options { /* From capi/options.toml. */
   /* The index of a GPU, plus 1. Waybill allocates buffers in its memory, to which the network then
    * writes. Default: the host's memory. */
   uint32_t gpu;
-  /* The worker gets versions when it fetches them, and no others: for rollouts in the middle of
+  /* 1: the worker gets versions when it fetches them, and no others: for rollouts in the middle of
    * long generations, evaluators, and whoever wants the newest weights now and then. No publish
    * waits for its group, whose workers all have to be like that. The trainers hold their versions
-   * or keep images, or other groups show them. 1: each version comes when it is published. */
+   * or keep images, or other groups show them. Default: each version comes when it is published. */
   uint32_t updates_when_asked;
 } waybill_worker_options_t;
 #define WAYBILL_WORKER_OPTIONS_INIT \

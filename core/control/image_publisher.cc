@@ -72,7 +72,7 @@ void ImagePublisher::Step(absl::Time now) {
     }
     const PublishCommand& next = waiting_.front().command;
     if (!next.waits_for.empty()) return;
-    // What will be refused must not cost the version that is held.
+    // A publish that will be refused must not take the held version away.
     if (const absl::Status refused = session_.CheckPublish(next.version); !refused.ok()) {
       EndWaiting(waiting_.front().token, refused);
       continue;

@@ -202,8 +202,8 @@ class Coordinator final {
     absl::Status last_loan_trouble;
     Tables tables;      // Those of the last plan in which the trainers sent all.
     bool here = false;  // Versions go to it, or will when all its workers are back.
-    // Of a group whose workers all wait for a fetch: what it shows at least when they are answered.
-    // 0: not known yet.
+    // The least version that the group shows when the fetch for which its workers wait is answered;
+    // 0 if it is not known yet.
     uint64_t wanted_version = 0;
     uint64_t lost_version = 0;  // The last one that was published and given up since a commit.
     absl::Status lost_status;   // Why it was given up.

@@ -70,7 +70,7 @@ void Coordinator::AnswerFetches(Group& group) {
   uint64_t& wanted = group.wanted_version;
   if (wanted == 0) {
     wanted = NewestToGet();
-    // What is on its way is worth waiting for: whoever asks may know that it was published.
+    // A fetch waits for a version on its way: whoever asks may know that it was published.
     for (const auto& [version, publication] : publications_.all()) {
       if (publication.opened) wanted = std::max(wanted, version);
     }

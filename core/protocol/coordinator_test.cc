@@ -211,6 +211,13 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
       m.mutable_shown()->set_unchanged(unchanged);
     });
   }
+  // As the trainer says once it has sent a version with attempt 30 + t; 0: it holds none any more.
+  void Hold(uint32_t t, uint64_t version) {
+    Tell(kTrainer[t], [&](auto& m) {
+      m.mutable_held()->set_version(version);
+      m.mutable_held()->set_attempt(30 + t);
+    });
+  }
   void Refuse(uint32_t w) {
     Tell(kWorker[w], [&](auto& m) {
       *m.mutable_refused()->mutable_round() = round(w);
@@ -895,12 +902,6 @@ class HeldCatchUpTest : public CatchUpTest {
     OfferIn("b");
     ConnectIn("b");
   }
-  void Hold(uint32_t t, uint64_t version) {
-    Tell(kTrainer[t], [&](auto& m) {
-      m.mutable_held()->set_version(version);
-      m.mutable_held()->set_attempt(30 + t);
-    });
-  }
 };
 
 TEST_F(HeldCatchUpTest, AGroupGetsWhatItMissedFromTrainersThatHoldIt) {
@@ -959,12 +960,6 @@ class FetchTest : public CoordinatorTest {
       m.mutable_publish()->set_hold(true);
     });
   }
-  void Hold(uint32_t t, uint64_t version) {
-    Tell(kTrainer[t], [&](auto& m) {
-      m.mutable_held()->set_version(version);
-      m.mutable_held()->set_attempt(30 + t);
-    });
-  }
   void PublishAndHold(uint64_t version) {
     for (const uint32_t t : {0u, 1u}) PublishHeld(t, version);
     for (const uint32_t t : {0u, 1u}) Hold(t, version);
@@ -972,13 +967,20 @@ class FetchTest : public CoordinatorTest {
   void Fetch(uint32_t w, uint64_t number) {
     Tell(kWorker[w], [&](auto& m) { m.set_fetch(number); });
   }
-  void ShowWhatArrives(uint32_t w, uint64_t version) {
-    Ready(w);
-    Arrived(w);
+  void BothReceive() {
+    for (const uint32_t w : {0u, 1u}) Ready(w);
+    for (const uint32_t w : {0u, 1u}) Arrived(w);
+  }
+  void Show(uint32_t w, uint64_t version) {
     Tell(kWorker[w], [&](auto& m) {
       *m.mutable_shown()->mutable_round() = round(w);
       m.mutable_shown()->set_version(version);
     });
+  }
+  void ShowWhatArrives(uint32_t w, uint64_t version) {
+    Ready(w);
+    Arrived(w);
+    Show(w, version);
   }
   uint64_t Prepared(uint32_t w) {
     const auto* const message = Last(kWorker[w], Kind::kPrepare);
@@ -1006,14 +1008,8 @@ TEST_F(FetchTest, AGroupThatShowsTheNewestVersionIsToldSo) {
   EstablishFetching();
   PublishAndHold(5);
   for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
-  for (const uint32_t w : {0u, 1u}) Ready(w);
-  for (const uint32_t w : {0u, 1u}) Arrived(w);
-  for (const uint32_t w : {0u, 1u}) {
-    Tell(kWorker[w], [&](auto& m) {
-      *m.mutable_shown()->mutable_round() = round(w);
-      m.mutable_shown()->set_version(5);
-    });
-  }
+  BothReceive();
+  for (const uint32_t w : {0u, 1u}) Show(w, 5);
   sent_.clear();
   Fetch(0, 2);
   EXPECT_EQ(Last(kWorker[0], Kind::kShowsNewest), nullptr);
@@ -1029,16 +1025,12 @@ TEST_F(FetchTest, AGroupIsAnsweredWhenItShowsWhatWasNewestWhenItAsked) {
   EstablishFetching();
   PublishAndHold(5);
   for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
-  for (const uint32_t w : {0u, 1u}) Ready(w);
-  for (const uint32_t w : {0u, 1u}) Arrived(w);
+  BothReceive();
   PublishAndHold(6);
   EXPECT_EQ(Prepared(0), 5u);
   for (const uint32_t w : {0u, 1u}) {
     EXPECT_EQ(Last(kWorker[0], Kind::kShowsNewest), nullptr);
-    Tell(kWorker[w], [&](auto& m) {
-      *m.mutable_shown()->mutable_round() = round(w);
-      m.mutable_shown()->set_version(5);
-    });
+    Show(w, 5);
   }
   EXPECT_EQ(Last(kWorker[0], Kind::kShowsNewest)->shows_newest(), 1u);
   EXPECT_EQ(Prepared(0), 5u);
@@ -1069,14 +1061,8 @@ TEST_F(FetchTest, AFetchWaitsForWhatTrainersAreAboutToHold) {
   EstablishFetching();
   PublishAndHold(5);
   for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
-  for (const uint32_t w : {0u, 1u}) Ready(w);
-  for (const uint32_t w : {0u, 1u}) Arrived(w);
-  for (const uint32_t w : {0u, 1u}) {
-    Tell(kWorker[w], [&](auto& m) {
-      *m.mutable_shown()->mutable_round() = round(w);
-      m.mutable_shown()->set_version(5);
-    });
-  }
+  BothReceive();
+  for (const uint32_t w : {0u, 1u}) Show(w, 5);
   sent_.clear();
   for (const uint32_t t : {0u, 1u}) PublishHeld(t, 6);
   for (const uint32_t w : {0u, 1u}) Fetch(w, 2);

@@ -610,8 +610,8 @@ void Coordinator::AdvancePublications(absl::Time now) {
   publications_.ForgetGivenUp(decisions_.newest_version());
 }
 
-// What groups fetch later is on its way until all trainers have published it, and their replicas
-// were compared, and until they hold it, unless a later version takes its place.
+// A version that goes to no group now, but is fetched later, waits until all trainers have
+// published it, which compares their replicas, and hold it, unless a later version takes its place.
 bool Coordinator::AwaitsTrainers(const Publication& publication, absl::Time now) const {
   const size_t publishes = publication.publishes.size();
   if (!publication.parts.empty() || publishes == 0 || now >= publication.deadline) return false;

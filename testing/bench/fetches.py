@@ -4,8 +4,7 @@
     bazel run -c opt //testing/bench:fetches [-- --workers 100 --seconds 20]
 
 One trainer with images publishes a tensor of 1 MiB again and again: first alone with one worker to which versions are pushed, then
-with workers that fetch again and again beside it, each a group of its own. Each fetch is verified. The pauses between two
-publishes are as long as given, since a fetch has to be shorter than that.
+with workers that fetch again and again beside it, each a group of its own. Each fetch is verified.
 """
 
 import argparse
@@ -59,7 +58,7 @@ def resident_mib():
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024
 
 
-def publish_for(trainer, weights, version, seconds, pause):
+def publish_for(trainer, weights, version, seconds):
     """Publishes for so long. Returns the next version and how long each publish took."""
     took = []
     end = time.monotonic() + seconds
@@ -69,7 +68,6 @@ def publish_for(trainer, weights, version, seconds, pause):
         trainer.publish(version, deadline=60.0)
         took.append(time.monotonic() - begin)
         version += 1
-        threading.Event().wait(pause)
     return version, took
 
 
@@ -78,7 +76,6 @@ def main():
     parser.add_argument("--workers", type=int, default=100)
     parser.add_argument("--of-process", type=int, default=25)
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds between two publishes")
     options = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     weights = numpy.zeros(BYTES, numpy.uint8)
@@ -91,7 +88,7 @@ def main():
         joining.start()
         trainer.join()
         joining.join()
-        version, alone = publish_for(trainer, weights, 1, options.seconds / 2, options.pause)
+        version, alone = publish_for(trainer, weights, 1, options.seconds / 2)
         command = [sys.executable, os.path.abspath(__file__), controller.address]
         processes = [
             subprocess.Popen(
@@ -101,16 +98,16 @@ def main():
             for first in range(0, options.workers, options.of_process)
         ]  # fmt: skip
         while len(controller.status()["groups"]) < options.workers + 1:
-            version, _ = publish_for(trainer, weights, version, 0.5, options.pause)
+            version, _ = publish_for(trainer, weights, version, 0.5)
         before = resident_mib()
-        version, beside = publish_for(trainer, weights, version, options.seconds, options.pause)
+        version, beside = publish_for(trainer, weights, version, options.seconds)
         after = resident_mib()
         for process in processes:
             process.stdin.close()
         done = []
         for process in processes:
             while process.poll() is None:  # They wait for versions.
-                version, _ = publish_for(trainer, weights, version, 0.2, options.pause)
+                version, _ = publish_for(trainer, weights, version, 0.2)
             done.append(process.stdout.read().split())
         trainer.close()
         pushed.close()

@@ -23,12 +23,12 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "core/base/steady_now.h"
 #include "core/base/unique_fd.h"
 #include "core/net/tcp_socket.h"
 #include "testing/bench/http_get.h"
 #include "testing/job/job.h"
+#include "tools/waybill/observe/collector_server.h"
 #include "tools/waybill/observe/event_log.h"
 #include "tools/waybill/observe/exporter.h"
 #include "tools/waybill/observe/otlp.grpc.pb.h"
@@ -49,24 +49,10 @@ void Check(const absl::Status& status) {
 
 // Takes every trace.
 class Collector final : public otlp::TraceService::Service {
- public:
-  Collector() {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(this);
-    server_ = builder.BuildAndStart();
-  }
-  ~Collector() override { server_->Shutdown(); }
-  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
-
- private:
   grpc::Status Export(grpc::ServerContext*, const otlp::ExportTraceServiceRequest*,
                       otlp::ExportTraceServiceResponse*) override {
     return grpc::Status::OK;
   }
-
-  int port_ = 0;
-  std::unique_ptr<grpc::Server> server_;
 };
 
 // Reads the metrics and the page's data each second.
@@ -126,11 +112,11 @@ int Main(int argc, char** argv) {
   app.add_option("--updates", updates, "of each job")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
 
-  const Collector collector;
+  Collector collector;
+  const CollectorServer server(&collector);
   const UniqueFd nowhere(open("/dev/null", O_WRONLY | O_CLOEXEC));
   EventLog log(LogFormat::kJson, "test", nowhere.get());
-  SpanExporter spans(collector.address(), "test",
-                     [](const absl::Status& status) { Check(status); });
+  SpanExporter spans(server.address(), "test", [](const absl::Status& status) { Check(status); });
   UpdateWatch watch({&log, &spans});
   const auto metrics = MetricsExporter::Start("127.0.0.1:0", "test", RankSeries::kEach, watch);
   Check(metrics.status());

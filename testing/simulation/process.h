@@ -252,7 +252,7 @@ class Process final : public RankActions {
   bool holding_ = false;
   absl::Time release_at_ = absl::InfiniteFuture();
 
-  uint64_t fetch_token_ = 0;  // Of the fetch that has not ended; 0: none.
+  uint64_t fetch_token_ = 0;  // The token of the fetch that has not ended; 0 if there is none.
   absl::Time fetch_at_ = absl::InfinitePast();
   uint64_t newest_when_asked_ = 0;  // The newest version that was decided then.
 

@@ -35,8 +35,8 @@ class Promises {
   // Returns true if somebody was told that the group committed the version, or that it failed.
   bool ToldCommitted(const Group& group, uint64_t version) const;
   bool ToldFailed(const Group& group, uint64_t version) const;
-  // Returns the newest version that the group has decided, or any group if the name is empty; 0 if
-  // there is none.
+  // Returns the newest version that the group, or any group if the name is empty, has decided. It
+  // is 0 if nothing was decided.
   uint64_t NewestDecided(const std::string& group) const;
   // Returns the newest version of which somebody was told what became of it, or 0.
   uint64_t NewestTold() const;

@@ -196,7 +196,8 @@ class Worker(Rank):
                     when it calls fetch(), and no others: for rollouts in the middle of long
                     generations, evaluators, and whoever wants the newest weights now and then. No
                     publish waits for its group, whose workers all have to be like that. The
-                    trainers hold their versions or keep images, or other groups show them.
+                    trainers hold their versions or keep images, or other groups show them. Default:
+                    "pushed".
 
     >>> with Worker(rank=0, world=1, mode="shadow") as worker:
     ...     worker.add("weight", shape=(4, 3), dtype="bfloat16")

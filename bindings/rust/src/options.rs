@@ -164,10 +164,10 @@ pub struct WorkerOptions {
     /// The index of a GPU. Waybill allocates buffers in its memory, to which the network then writes.
     /// Default: the host's memory.
     pub gpu: Option<u32>,
-    /// The worker gets versions when it fetches them, and no others: for rollouts in the middle of long
-    /// generations, evaluators, and whoever wants the newest weights now and then. No publish waits for
-    /// its group, whose workers all have to be like that. The trainers hold their versions or keep
-    /// images, or other groups show them. True: each version comes when it is published.
+    /// True: the worker gets versions when it fetches them, and no others: for rollouts in the middle
+    /// of long generations, evaluators, and whoever wants the newest weights now and then. No publish
+    /// waits for its group, whose workers all have to be like that. The trainers hold their versions or
+    /// keep images, or other groups show them. Default: each version comes when it is published.
     pub updates_when_asked: bool,
 }
 

@@ -10,7 +10,6 @@
 
 #include <condition_variable>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tools/waybill/observe/collector_server.h"
 #include "tools/waybill/observe/otlp.grpc.pb.h"
 #include "tools/waybill/observe/otlp.pb.h"
 
@@ -32,15 +32,7 @@ using ::testing::UnorderedElementsAre;
 // Keeps the traces that it gets, or refuses them.
 class Collector final : public otlp::TraceService::Service {
  public:
-  Collector() {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(this);
-    server_ = builder.BuildAndStart();
-  }
-  ~Collector() override { server_->Shutdown(); }
-
-  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  std::string address() const { return server_.address(); }
   void Refuse(bool refuses) {
     const std::lock_guard lock(mutex_);
     refuses_ = refuses;
@@ -63,13 +55,12 @@ class Collector final : public otlp::TraceService::Service {
     return grpc::Status::OK;
   }
 
-  int port_ = 0;
-  std::unique_ptr<grpc::Server> server_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<otlp::ResourceSpans> taken_;
   size_t calls_ = 0;
   bool refuses_ = false;
+  CollectorServer server_{this};  // Ends first: its threads use the others.
 };
 
 void Ignore(const absl::Status&) {}
