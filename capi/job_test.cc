@@ -64,7 +64,10 @@ TEST(Job, ADestroyedRankEndsTheWaitForItsJoin) {
   Job job;
   std::thread joins([&] {
     const auto status = waybill_trainer_join_and_wait(job.trainers[0], 0, nullptr);
-    EXPECT_TRUE(status == WAYBILL_CANCELLED || status == WAYBILL_INVALID_ARGUMENT) << status;
+    // It was destroyed while it waited, before its join began, or before its handle was looked up.
+    EXPECT_TRUE(status == WAYBILL_CANCELLED || status == WAYBILL_FAILED_PRECONDITION ||
+                status == WAYBILL_INVALID_ARGUMENT)
+        << status;
   });
   waybill_trainer_destroy(job.trainers[0]);
   joins.join();

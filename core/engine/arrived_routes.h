@@ -39,6 +39,9 @@ class ArrivedRoutes {
   // threads that call Digest(). kInternal: the device is out of memory, or cannot be used.
   absl::Status DigestOn(std::shared_ptr<Device> device, uint32_t threads,
                         std::function<bool(uint32_t region)> is_there);
+  // Gives back the device's memory. Call it when nothing arrives by this plan any more: its routes
+  // and their names stay.
+  void LeaveDevice() { device_ = nullptr; }
 
   const RouteTable& routes() const { return routes_; }
   const ChunkList& chunks() const { return chunks_; }

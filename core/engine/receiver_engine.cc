@@ -267,7 +267,8 @@ class ReceiverEngineImpl final : public ReceiverEngine {
     // A committed version that has yet to be copied waits again from the next Retry() on.
     shown_.StopWaiting();
     StopVerifying();
-    if (schedule_.EndTerm()) KeepDigests();  // The next plan has another ledger.
+    if (schedule_.EndTerm()) KeepDigests();            // The next plan has another ledger.
+    if (arrived_ != nullptr) arrived_->LeaveDevice();  // The digests that are kept name its routes.
     for (SenderLink& source : sources_) {
       if (!source.failed) kept_.Add(source.sender, std::move(source.lanes));
     }

@@ -829,6 +829,19 @@ TEST_F(DirectTest, BothReasonsAreToldWhereNeitherWayToTheMemoryIsOpen) {
   EXPECT_TRUE(absl::StrContains(status.message(), "Bad address (errno 14)")) << status;
 }
 
+// What is shown came by the plan before, whose routes a worker keeps to verify it when asked.
+TEST_P(DirectNetworkTest, AnotherPlanTakesNoMoreOfTheGpu) {
+  SayOfGpu(kFakeCudaOrders);
+  Make(InPlace());
+  ASSERT_EQ(PublishAndCheck(1), "");
+  const FakeCudaUse before = FakeCudaNow();
+  ASSERT_EQ(cluster_->Connect().message(), "");
+  EXPECT_EQ(FakeCudaNow().allocations, before.allocations);
+  EXPECT_EQ(FakeCudaNow().streams, before.streams);
+  EXPECT_EQ(*cluster_->worker(0).Verify(), 1u);
+  ASSERT_EQ(PublishAndCheck(2), "");
+}
+
 TEST_P(DirectNetworkTest, NothingOfItIsLeftWhenTheRanksAreGone) {
   SayOfGpu(kFakeCudaOrders);
   Make(InPlace());
