@@ -1077,8 +1077,8 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_resume(waybill_work
  * The event's status:
  * - WAYBILL_DEADLINE_EXCEEDED: no newer version could be had, or other workers of the group have
  *   not asked. A version that was on its way may still come.
- * - WAYBILL_FAILED_PRECONDITION: the worker gets versions as they are published, or waits already.
- * - WAYBILL_CANCELLED: the worker leaves.
+ * - WAYBILL_FAILED_PRECONDITION: the worker gets versions as they are published.
+ * - WAYBILL_CANCELLED: the worker leaves, or another fetch has taken the place of this one.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_fetch(waybill_worker_t* worker,
                                                                    int64_t deadline_ns,

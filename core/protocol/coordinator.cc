@@ -156,12 +156,14 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& m
       member->held = message.held();
       NoteHeld();
       break;
-    case proto::RankMessage::kFetch:
+    case proto::RankMessage::kFetch: {
       if (!member->fetches) break;
       member->SetFetch(message.fetch());
-      GroupNamed(member->id.group).wanted_version = 0;
-      GroupNamed(member->id.group).holders_tried = 0;
+      Group& group = GroupNamed(member->id.group);
+      group.wanted_version = 0;
+      group.holders_tried = 0;
       break;
+    }
     case proto::RankMessage::kLaneFailed:
       OnLaneFailed(*member, message.lane_failed(), now);
       break;

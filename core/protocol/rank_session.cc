@@ -81,6 +81,13 @@ void RankSession::Leave(uint64_t token, absl::Time now) {
   if (PrepareToLeave(now)) FinishLeaving(now);
 }
 
+absl::Status RankSession::CheckMember() const {
+  if (leaving_) return absl::CancelledError("it has left the job");
+  if (is_member()) return absl::OkStatus();
+  return ended() && !lost_status_.ok() ? lost_status_
+                                       : absl::FailedPreconditionError("it has not joined");
+}
+
 void RankSession::FinishLeaving(absl::Time now) {
   if (life_ == Life::kLeft) return;
   proto::RankMessage message;

@@ -206,6 +206,8 @@ class RankSession {
   virtual void OnRoleTime(absl::Time now) = 0;
   virtual absl::Time role_deadline() const = 0;
 
+  // Returns why this rank gives no commands about versions now.
+  absl::Status CheckMember() const;
   void FinishLeaving(absl::Time now);
   bool leaving() const { return leaving_; }
   void Send(proto::RankMessage message);

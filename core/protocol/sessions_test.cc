@@ -1151,13 +1151,17 @@ TEST_F(FetchingSessionTest, AFetchSurvivesTheControllerAndEndsWithTheMembership)
   EXPECT_EQ(host_.Last(Notice::Kind::kFetched)->status.code(), absl::StatusCode::kCancelled);
 }
 
-TEST_F(FetchingSessionTest, OneFetchWaitsAtATime) {
+TEST_F(FetchingSessionTest, ASecondFetchTakesThePlaceOfTheOneThatWaits) {
   Establish();
   session_.Fetch(7, Soon(), now_);
   session_.Fetch(8, Soon(), now_);
-  EXPECT_EQ(host_.Last(Notice::Kind::kFetched)->token, 8u);
+  EXPECT_EQ(host_.Last(Notice::Kind::kFetched)->token, 7u);
   EXPECT_EQ(host_.Last(Notice::Kind::kFetched)->status.message(),
-            "fetch: it waits for a version already");
+            "fetch: another one has taken its place");
+  Hear([](auto& m) { m.set_shows_newest(1); });
+  EXPECT_EQ(host_.Last(Notice::Kind::kFetched)->token, 7u);
+  Hear([](auto& m) { m.set_shows_newest(2); });
+  EXPECT_EQ(host_.Last(Notice::Kind::kFetched)->token, 8u);
 }
 
 TEST_F(WorkerSessionTest, AWorkerToWhichVersionsArePushedFetchesNone) {

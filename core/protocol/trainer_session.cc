@@ -29,11 +29,7 @@ TrainerSession::TrainerSession(SessionOptions options, TrainerHost* host)
 // --- commands ---
 
 absl::Status TrainerSession::CheckPublish(uint64_t version) const {
-  if (leaving()) return absl::CancelledError("it has left the job");
-  if (!is_member()) {
-    return ended() && !lost_status().ok() ? lost_status()
-                                          : absl::FailedPreconditionError("it has not joined");
-  }
+  WAYBILL_RETURN_IF_ERROR(CheckMember());
   const uint64_t last = queue_.empty() ? last_sent_version_ : queue_.back().command.version;
   if (version > last) return absl::OkStatus();
   return absl::FailedPreconditionError(

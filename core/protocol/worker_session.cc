@@ -86,20 +86,16 @@ void WorkerSession::Answer(Notice::Kind kind, const UpdateId& update, const absl
 }
 
 void WorkerSession::Fetch(uint64_t token, absl::Time deadline, absl::Time now) {
-  absl::Status refused;
-  if (!options_.fetches) {
-    refused = absl::FailedPreconditionError("versions come to this worker as they are published");
-  } else if (fetch_) {
-    refused = absl::FailedPreconditionError("it waits for a version already");
-  } else if (!is_member() || leaving()) {
-    refused = ended() && !lost_status().ok() ? lost_status()
-              : is_member()                  ? absl::CancelledError("it leaves the job")
-                                             : absl::FailedPreconditionError("it has not joined");
-  }
+  const absl::Status refused =
+      options_.fetches
+          ? CheckMember()
+          : absl::FailedPreconditionError("versions come to this worker as they are published");
   if (!refused.ok()) {
     return Tell(
         {.kind = Notice::Kind::kFetched, .token = token, .status = While("fetch", refused)});
   }
+  // Whoever waited may have been interrupted, and cannot say so.
+  EndFetch(absl::CancelledError("another one has taken its place"));
   fetch_ = {++last_fetch_, token, deadline};
   SendFetch(last_fetch_);
   OnRoleTime(now);

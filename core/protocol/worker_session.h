@@ -61,8 +61,8 @@ class WorkerSession final : public RankSession {
   // Asks for the newest version, if the worker was made to fetch. One kFetched follows, at the
   // latest at the deadline: with the version that is shown then by all workers of the group, which
   // was the newest when the last of them asked, or is a later one; or with an error, after which a
-  // version may still come that was under way. kFailedPrecondition: it is not to fetch, or waits
-  // already.
+  // version may still come that was under way. kFailedPrecondition: it is not to fetch. kCancelled:
+  // it leaves, or fetches again.
   void Fetch(uint64_t token, absl::Time deadline, absl::Time now);
 
   // Answers a notice of `update`. Has no effect if the answer is no longer waited for.

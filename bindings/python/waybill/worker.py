@@ -497,7 +497,7 @@ class Worker(Rank):
                   As for receive(). If one raises, so does this.
 
         Raises DeadlineExceeded if there is no version yet, a newer one could not be had, or other workers of the group
-        have not asked; FailedPrecondition if versions come as they are published; Cancelled if this rank has left; or the
+        have not asked; FailedPrecondition if versions come as they are published; Cancelled if this rank leaves; or the
         reason why the controller has dismissed it.
         """
         core = cast(_waybill.Worker, self._joined())
