@@ -4,11 +4,13 @@
 usage: bazel run //testing/process_drills:hostile_drill -- [--blocks N] [--kind KIND]... [--json]
 
 A controller, two trainers, two workers and a replica update a small tensor over tcp. For each kind of
-stranger, blocks of 50 updates with it and without it take turns. The table has the times of the updates for
-the trainer, and what they are with the stranger to what they are without it. Every update must commit.
+stranger, three blocks of 50 updates take turns: without it, with it, and while it does the same to another job
+that updates nothing. The table has the times of the updates for the trainer, and what they are in the second and
+the third block to what they are in the first. Every update must commit.
 
 The strangers share the machine with the job, as real ones do not: they run at the lowest priority, and make 100
-connections a second, or hold 200.
+connections a second, or hold 200. The third block shows what that costs: they, and whoever answers them, take
+the same time of the processors, and the job is left alone.
 """
 
 import argparse
@@ -33,6 +35,7 @@ ROWS = 32  # 64 KiB.
 BLOCK = 50  # Updates.
 PER_SECOND = 100
 HELD = 200
+BLOCKS = ("without", "beside", "elsewhere")  # The stranger is not there, at the job, at another.
 
 
 def listening_ports(pid):
@@ -144,38 +147,46 @@ def update_times(job):
     return seconds
 
 
-def drill(job, kind, blocks):
-    """Returns what the updates took with and without that stranger, in seconds."""
-    ports = [job.metrics_port] if kind == "unread" else []
-    if kind != "unread":
-        for process in job.processes.values():
-            ports += listening_ports(process.pid)
-    attacks = multiprocessing.Value("i", 0)
-    without, beside = [], []
+def ports_of(job, kind):
+    if kind == "unread":
+        return [job.metrics_port]
+    return [port for process in job.processes.values() for port in listening_ports(process.pid)]
+
+
+def drill(job, other, kind, blocks):
+    """Returns what the job's updates took without that stranger, with it, and with it at the other job, in seconds."""
+    ports, ports_of_other = ports_of(job, kind), ports_of(other, kind)
+    attacks, attacks_on_other = multiprocessing.Value("i", 0), multiprocessing.Value("i", 0)
+    times = {name: [] for name in BLOCKS}
     for _ in range(blocks):
-        without += update_times(job)
+        times["without"] += update_times(job)
         with stranger(kind, ports, attacks):
-            beside += update_times(job)
+            times["beside"] += update_times(job)
+        with stranger(kind, ports_of_other, attacks_on_other):
+            times["elsewhere"] += update_times(job)
     job.check()
     row = {"kind": kind, "ports": len(ports), "attacks": attacks.value}
-    for name, seconds in (("without", without), ("beside", beside)):
+    for name, seconds in times.items():
         hundredths = statistics.quantiles(seconds, n=100)
         row[f"{name}_p50_seconds"], row[f"{name}_p99_seconds"] = hundredths[49], hundredths[98]
     return row
 
 
-def print_row(row):
-    times = [
-        1e3 * row[f"{name}_{part}_seconds"]
-        for part in ("p50", "p99")
-        for name in ("without", "beside")
-    ]
-    ratios = times[1] / times[0], times[3] / times[2]
+def print_head():
     print(
-        f"{row['kind']:<15}{row['ports']:>6}{row['attacks']:>9}"
-        f"{times[0]:>10.2f}{times[1]:>8.2f}{ratios[0]:>7.2f}{times[2]:>10.2f}{times[3]:>8.2f}{ratios[1]:>7.2f}",
-        flush=True,
+        f"{'':<30}{'p50':>8}{'with it':>15}{'at another':>15}{'p99':>10}{'with it':>15}{'at another':>15}"
     )
+    print(f"{'stranger':<15}{'ports':>6}{'attacks':>9}{'ms':>8}{'ms ratio':>15}{'ms ratio':>15}"
+          f"{'ms':>10}{'ms ratio':>15}{'ms ratio':>15}")  # fmt: skip
+
+
+def print_row(row):
+    line = f"{row['kind']:<15}{row['ports']:>6}{row['attacks']:>9}"
+    for part, width in (("p50", 8), ("p99", 10)):
+        without, beside, elsewhere = (1e3 * row[f"{name}_{part}_seconds"] for name in BLOCKS)
+        line += f"{without:>{width}.2f}"
+        line += "".join(f"{ms:>9.2f}{ms / without:>6.2f}" for ms in (beside, elsewhere))
+    print(line, flush=True)
 
 
 def main():
@@ -185,7 +196,7 @@ def main():
         usage=argparse.SUPPRESS,
     )
     parser.add_argument(
-        "--blocks", type=int, default=10, help="of 50 updates on each side; 10 by default"
+        "--blocks", type=int, default=10, help="of 50 updates of each sort; 10 by default"
     )
     parser.add_argument("--kind", action="append", choices=list(KINDS), dest="kinds",
                         help="only this stranger; can be given several times")  # fmt: skip
@@ -198,20 +209,22 @@ def main():
     drill_machine.enter_own_mounts()
     rows = []
     if not options.json:
-        print("milliseconds                  |     p50  beside  ratio |     p99  beside  ratio")
-        print(f"{'stranger':<15}{'ports':>6}{'attacks':>9}")
-    with tempfile.TemporaryDirectory(prefix="waybill-hostile-") as folder:
-        job = Job(Path(folder), "tcp", rows=ROWS, metrics=True)
+        print_head()
+    with contextlib.ExitStack() as stack:
+        jobs = []
+        for _ in range(2):
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="waybill-hostile-"))
+            jobs.append(Job(Path(folder), "tcp", rows=ROWS, metrics=True))
+            stack.callback(jobs[-1].close)
         try:
             for kind in options.kinds or KINDS:
-                rows.append(drill(job, kind, options.blocks))
+                rows.append(drill(*jobs, kind, options.blocks))
                 if not options.json:
                     print_row(rows[-1])
-            job.check_all_run()
+            for job in jobs:
+                job.check_all_run()
         except Failure as failure:
             sys.exit(str(failure))
-        finally:
-            job.close()
     if options.json:
         print(json.dumps(rows))
 
