@@ -28,6 +28,9 @@ namespace {
 namespace otlp = ::opentelemetry::proto::collector::trace::v1;
 
 constexpr absl::Duration kCallTimeout = absl::Seconds(5);
+constexpr absl::Duration kPatience = absl::Seconds(1);  // Of the exporter's end.
+// Collectors take 4 MiB by a call, and the spans of a rank are of 600 bytes.
+constexpr size_t kMostOfCall = 64, kMostRanksOfCall = 2000;
 // Reports are kept for so many versions. Trainers rarely publish more at a time.
 constexpr size_t kMostVersions = 8;
 constexpr int kInternal = 1, kError = 2;  // Span.SpanKind and Status.StatusCode.
@@ -128,10 +131,10 @@ class SpanExporter::Collector {
 };
 
 SpanExporter::SpanExporter(const std::string& collector, std::string job, Warn warn,
-                           absl::Duration patience)
+                           absl::Duration gather)
     : job_(std::move(job)),
       warn_(std::move(warn)),
-      patience_(patience),
+      gather_(gather),
       collector_(std::make_unique<Collector>(collector)),
       random_(RandomBits().value_or(std::random_device()())),
       thread_([this] { Run(); }) {}
@@ -141,7 +144,7 @@ SpanExporter::~SpanExporter() {
     std::unique_lock lock(mutex_);
     ends_ = true;
     changed_.notify_all();
-    changed_.wait_for(lock, absl::ToChronoNanoseconds(patience_), [this] { return ended_; });
+    changed_.wait_for(lock, absl::ToChronoNanoseconds(kPatience), [this] { return ended_; });
   }
   collector_->Cancel();
   thread_.join();
@@ -172,26 +175,38 @@ void SpanExporter::OnUpdateEnded(const UpdateWatch::Progress& update) {
     return;
   }
   waiting_.push_back(std::move(ended));
-  changed_.notify_all();
+  if (waiting_.size() == 1 || waiting_.size() == kMostOfCall) changed_.notify_all();
 }
 
 void SpanExporter::Run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return ends_ || !waiting_.empty(); });
+    changed_.wait_for(lock, absl::ToChronoNanoseconds(gather_),
+                      [this] { return ends_ || waiting_.size() >= kMostOfCall; });
     if (waiting_.empty()) break;
-    const Update update = std::move(waiting_.front());
-    waiting_.pop_front();
+    const std::vector<Update> updates = Take();
     lock.unlock();
-    Send(update);
+    Send(updates);
     lock.lock();
   }
   ended_ = true;
   changed_.notify_all();
 }
 
-void SpanExporter::Send(const Update& update) {
-  const UpdateWatch::Progress& progress = update.progress;
+std::vector<SpanExporter::Update> SpanExporter::Take() {
+  std::vector<Update> taken;
+  size_t ranks = 0;
+  do {
+    ranks += waiting_.front().reports.size();
+    taken.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+  } while (!waiting_.empty() && taken.size() < kMostOfCall &&
+           ranks + waiting_.front().reports.size() <= kMostRanksOfCall);
+  return taken;
+}
+
+void SpanExporter::Send(const std::vector<Update>& updates) {
   otlp::ExportTraceServiceRequest request;
   otlp::ResourceSpans* resource = request.add_resource_spans();
   Add(resource->mutable_resource()->mutable_attributes(), "service.name", "waybill");
@@ -199,8 +214,28 @@ void SpanExporter::Send(const Update& update) {
   otlp::ScopeSpans* scope = resource->add_scope_spans();
   scope->mutable_scope()->set_name("waybill");
   scope->mutable_scope()->set_version(kVersion);
-  Trace trace(&random_, progress.parent, scope);
+  for (const Update& update : updates) AddSpans(update, scope);
 
+  const absl::Status status = collector_->Export(request);
+  uint64_t lost = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (status.ok()) {
+      lost = std::exchange(lost_, 0);
+    } else {
+      lost_ += updates.size();
+    }
+  }
+  if (!status.ok() && !std::exchange(in_trouble_, true)) warn_(status);
+  if (status.ok() && lost > 0) {
+    in_trouble_ = false;
+    warn_(absl::DataLossError(absl::StrCat("the spans of ", lost, " updates were not sent")));
+  }
+}
+
+void SpanExporter::AddSpans(const Update& update, otlp::ScopeSpans* spans) {
+  const UpdateWatch::Progress& progress = update.progress;
+  Trace trace(&random_, progress.parent, spans);
   const absl::Time begin = update.ended - progress.total;
   otlp::Span* root = trace.AddSpan(nullptr, "update", begin, update.ended);
   Add(root->mutable_attributes(), "waybill.group", Printable(progress.group));
@@ -229,22 +264,6 @@ void SpanExporter::Send(const Update& update) {
       trace.AddSpan(rank, Printable(stage.name()), time_of(stage.begin_us()),
                     time_of(stage.end_us()));
     }
-  }
-
-  const absl::Status status = collector_->Export(request);
-  uint64_t lost = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    if (status.ok()) {
-      lost = std::exchange(lost_, 0);
-    } else {
-      ++lost_;
-    }
-  }
-  if (!status.ok() && !std::exchange(in_trouble_, true)) warn_(status);
-  if (status.ok() && lost > 0) {
-    in_trouble_ = false;
-    warn_(absl::DataLossError(absl::StrCat("the spans of ", lost, " updates were not sent")));
   }
 }
 

@@ -22,6 +22,10 @@
 #include "core/protocol/messages.pb.h"
 #include "tools/waybill/observe/update_watch.h"
 
+namespace opentelemetry::proto::collector::trace::v1 {
+class ScopeSpans;
+}  // namespace opentelemetry::proto::collector::trace::v1
+
 namespace waybill {
 
 // Each update of a group is a trace, or continues the trace of the span that a trainer has named as
@@ -32,19 +36,21 @@ namespace waybill {
 // the controller heard of the last one. A trainer reports once it has sent a version to all groups;
 // an update of a group that has ended before lacks it.
 //
-// Sends from a thread of its own, so that a slow collector delays nobody. Thread-safe.
+// Sends from a thread of its own, so that a slow collector delays nobody, and several updates by
+// one call, which costs as much as a small update. Thread-safe.
 class SpanExporter final : public WatchListener {
  public:
-  static constexpr size_t kMostWaiting = 64;  // The most updates that wait to be sent.
+  static constexpr size_t kMostWaiting = 1024;  // The most updates that wait to be sent.
 
   // Called on the exporter's thread when a call fails after one that did not, and with the number
   // of updates whose spans were lost when a call succeeds again.
   using Warn = std::function<void(const absl::Status& status)>;
 
-  // `collector`: host and port, as "127.0.0.1:4317". The end of the exporter waits for it for
-  // `patience` at most.
+  // `collector`: host and port, as "127.0.0.1:4317". An update is sent `gather` after it has ended,
+  // with those that have ended meanwhile, or earlier if they are many. The end of the exporter
+  // waits for the collector for a second at most.
   SpanExporter(const std::string& collector, std::string job, Warn warn,
-               absl::Duration patience = absl::Seconds(1));
+               absl::Duration gather = absl::Seconds(1));
   ~SpanExporter() override;
 
   void OnReported(const UpdateWatch::Rank& rank, const proto::RankReport& report) override;
@@ -67,11 +73,15 @@ class SpanExporter final : public WatchListener {
 
   // Sends what waits until the exporter ends.
   void Run();
-  void Send(const Update& update);
+  // Takes the updates of the next call from those that wait.
+  std::vector<Update> Take();
+  void Send(const std::vector<Update>& updates);
+  void AddSpans(const Update& update,
+                opentelemetry::proto::collector::trace::v1::ScopeSpans* spans);
 
   const std::string job_;
   const Warn warn_;
-  const absl::Duration patience_;
+  const absl::Duration gather_;
   const std::unique_ptr<Collector> collector_;
   std::mt19937_64 random_;   // Makes the spans' ids. On the thread only, like the next.
   bool in_trouble_ = false;  // The last call failed.

@@ -37,28 +37,42 @@ class Collector final : public otlp::TraceService::Service {
     const std::lock_guard lock(mutex_);
     refuses_ = refuses;
   }
-  // Waits until so many calls have come, and returns the spans of all that were taken.
-  std::vector<otlp::ResourceSpans> Await(size_t calls) {
+  // Waits until so many traces have come, and returns those that were taken.
+  std::vector<otlp::ResourceSpans> Await(size_t traces) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return calls_ >= calls; });
+    changed_.wait(lock, [&] { return traces_ >= traces; });
     return taken_;
+  }
+  size_t calls() {
+    const std::lock_guard lock(mutex_);
+    return calls_;
   }
 
  private:
   grpc::Status Export(grpc::ServerContext*, const otlp::ExportTraceServiceRequest* request,
                       otlp::ExportTraceServiceResponse*) override {
+    std::vector<otlp::ResourceSpans> traces;
+    std::string id;
+    for (const otlp::Span& span : request->resource_spans(0).scope_spans(0).spans()) {
+      if (std::exchange(id, span.trace_id()) != span.trace_id()) {
+        traces.push_back(request->resource_spans(0));
+        traces.back().mutable_scope_spans(0)->clear_spans();
+      }
+      *traces.back().mutable_scope_spans(0)->add_spans() = span;
+    }
     const std::lock_guard lock(mutex_);
     ++calls_;
+    traces_ += traces.size();
     changed_.notify_all();
     if (refuses_) return {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many spans"};
-    taken_.push_back(request->resource_spans(0));
+    taken_.insert(taken_.end(), traces.begin(), traces.end());
     return grpc::Status::OK;
   }
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<otlp::ResourceSpans> taken_;
-  size_t calls_ = 0;
+  size_t traces_ = 0, calls_ = 0;
   bool refuses_ = false;
   CollectorServer server_{this};  // Ends first: its threads use the others.
 };
@@ -120,7 +134,7 @@ uint64_t Nanoseconds(const otlp::Span& span) {
 
 TEST(SpanExporter, AnUpdateIsATraceOfItsPartsRanksAndTheirStages) {
   Collector collector;
-  SpanExporter exporter(collector.address(), "rl", Ignore);
+  SpanExporter exporter(collector.address(), "rl", Ignore, absl::ZeroDuration());
   exporter.OnReported({"trainer 0", ""}, Report(7));
   exporter.OnReported({"worker 0", "rollout"}, Report(7));
   exporter.OnReported({"worker 0", "eval"}, Report(7));
@@ -161,7 +175,7 @@ TEST(SpanExporter, AnUpdateIsATraceOfItsPartsRanksAndTheirStages) {
 
 TEST(SpanExporter, GroupsOfOneVersionHaveTracesOfTheirOwnWithTheSameTrainers) {
   Collector collector;
-  SpanExporter exporter(collector.address(), "rl", Ignore);
+  SpanExporter exporter(collector.address(), "rl", Ignore, absl::ZeroDuration());
   exporter.OnReported({"trainer 0", ""}, Report(7));
   exporter.OnReported({"worker 1", "b"}, Report(7));
   exporter.OnUpdateEnded(Update("a", 7));
@@ -177,7 +191,7 @@ TEST(SpanExporter, GroupsOfOneVersionHaveTracesOfTheirOwnWithTheSameTrainers) {
 
 TEST(SpanExporter, AnUpdateContinuesTheTraceOfATrainersSpan) {
   Collector collector;
-  SpanExporter exporter(collector.address(), "rl", Ignore);
+  SpanExporter exporter(collector.address(), "rl", Ignore, absl::ZeroDuration());
   UpdateWatch::Progress update = Update("a", 7);
   update.parent = {std::string(15, 0) + "t", std::string(7, 0) + "s", /*sampled=*/true};
   exporter.OnUpdateEnded(update);
@@ -193,7 +207,7 @@ TEST(SpanExporter, AnUpdateContinuesTheTraceOfATrainersSpan) {
 
 TEST(SpanExporter, AnUpdateOfATraceThatIsNotSampledIsNotSent) {
   Collector collector;
-  SpanExporter exporter(collector.address(), "rl", Ignore);
+  SpanExporter exporter(collector.address(), "rl", Ignore, absl::ZeroDuration());
   UpdateWatch::Progress update = Update("a", 7);
   update.parent = {std::string(16, 't'), std::string(8, 's'), /*sampled=*/false};
   exporter.OnUpdateEnded(update);
@@ -203,9 +217,31 @@ TEST(SpanExporter, AnUpdateOfATraceThatIsNotSampledIsNotSent) {
   EXPECT_EQ(Attributes(traces[0].scope_spans(0).spans(0).attributes()).at("waybill.version"), "8");
 }
 
+TEST(SpanExporter, UpdatesThatEndTogetherAreSentTogether) {
+  Collector collector;
+  {
+    SpanExporter exporter(collector.address(), "rl", Ignore, absl::Hours(1));
+    for (uint64_t version = 1; version <= 3; ++version)
+      exporter.OnUpdateEnded(Update("a", version));
+  }
+  EXPECT_EQ(collector.Await(3).size(), 3u);
+  EXPECT_EQ(collector.calls(), 1u);
+}
+
+TEST(SpanExporter, ManyUpdatesDoNotWaitAndACallIsBounded) {
+  Collector collector;
+  SpanExporter exporter(collector.address(), "rl", Ignore, absl::Hours(1));
+  for (uint64_t version = 1; version <= 64; ++version) {
+    for (size_t rank = 0; rank < 100; ++rank) exporter.OnReported({"trainer", ""}, Report(version));
+    exporter.OnUpdateEnded(Update("a", version));
+  }
+  EXPECT_EQ(collector.Await(20).size(), 20u);
+  EXPECT_EQ(collector.calls(), 1u);
+}
+
 TEST(SpanExporter, AFailedUpdateIsAnErrorAndNamesAreData) {
   Collector collector;
-  SpanExporter exporter(collector.address(), "rl", Ignore);
+  SpanExporter exporter(collector.address(), "rl", Ignore, absl::ZeroDuration());
   UpdateWatch::Progress failed = Update("a\x1b\xff", 7);
   failed.error = "worker 0 was lost";
   exporter.OnUpdateEnded(failed);
@@ -220,9 +256,8 @@ TEST(SpanExporter, ACollectorInTroubleIsToldOfOnceAndSoIsWhatWasLost) {
   std::vector<std::string> warnings;
   Collector collector;
   {
-    SpanExporter exporter(collector.address(), "rl", [&](const absl::Status& status) {
-      warnings.emplace_back(status.message());
-    });
+    const auto warn = [&](const absl::Status& status) { warnings.emplace_back(status.message()); };
+    SpanExporter exporter(collector.address(), "rl", warn, absl::ZeroDuration());
     collector.Refuse(true);
     exporter.OnUpdateEnded(Update("a", 1));
     exporter.OnUpdateEnded(Update("a", 2));
