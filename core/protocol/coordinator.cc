@@ -346,6 +346,11 @@ void Coordinator::ForgetPast(absl::Time now) {
   for (const std::string& group : decisions_.Forget(now)) actions_->Forget(group);
 }
 
+bool Coordinator::IsBack(const Lost& lost) const {
+  const Group* const group = LookAt(lost.group);
+  return group != nullptr && !group->workers.here.empty();
+}
+
 void Coordinator::ForgetLost(const std::string& group) {
   const Group* found = LookAt(group);
   if (found != nullptr && !found->workers.here.empty()) return;
@@ -593,6 +598,7 @@ void Coordinator::OnReport(Member& member, const proto::RankReport& report) {
 // --- time ---
 
 void Coordinator::Advance(absl::Time now) {
+  ForgetPast(now);
   changed_.merge(standings_.Due(now));
   do {
     AdvanceGroups(now);
@@ -603,7 +609,6 @@ void Coordinator::Advance(absl::Time now) {
       if (!GoesOn(group)) ForgetGroup(group, now);
     }
   } while (!changed_.empty());
-  ForgetPast(now);
   // Members that are not joining any more have nothing to be late for.
   while (!join_deadlines_.empty()) {
     const Member* member = members_.Find(join_deadlines_.begin()->second);

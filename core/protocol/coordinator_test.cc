@@ -946,8 +946,8 @@ class FetchTest : public CoordinatorTest {
   void JoinFetching(uint32_t w, bool fetches = true) {
     Join(kWorker[w], Role::kWorker, w, [&](proto::Join& join) { join.set_fetches(fetches); });
   }
-  void EstablishFetching(bool pushed_to_a = false) {
-    MakeCoordinator();
+  void EstablishFetching(bool pushed_to_a = false, const std::vector<Decision>& decisions = {}) {
+    MakeCoordinator(decisions);
     for (const uint32_t t : {0u, 1u}) Join(kTrainer[t], Role::kTrainer, t);
     JoinFetching(0, !pushed_to_a);
     JoinFetching(1);
@@ -1144,6 +1144,24 @@ TEST_F(FetchTest, AVersionThatIsHeldIsPublishedThoughNobodyIsHere) {
   Connect();
   for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
   EXPECT_EQ(Prepared(0), 5u);
+}
+
+TEST_F(FetchTest, AfterARestartAGroupThatIsBackIsNotMissed) {
+  EstablishFetching(/*pushed_to_a=*/false,
+                    {{.epoch = 1, .sequence = 1, .version = 4, .group = "all"}});
+  for (const uint32_t t : {0u, 1u}) PublishHeld(t, 5);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kPublishAccepted), 1);
+}
+
+TEST_F(FetchTest, AfterARestartAGroupThatDoesNotComeBackIsMissedForAWhile) {
+  EstablishFetching(/*pushed_to_a=*/false,
+                    {{.epoch = 1, .sequence = 1, .version = 4, .group = "gone"}});
+  for (const uint32_t t : {0u, 1u}) PublishHeld(t, 5);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kPublishAccepted), 0);
+  const absl::Time expected_until = coordinator_->next_deadline();
+  EXPECT_LE(expected_until, now_ + absl::Seconds(30));
+  Pass(expected_until - now_);
+  EXPECT_EQ(Count(kTrainer[1], Kind::kPublishAccepted), 1);
 }
 
 TEST_F(CoordinatorTest, AVersionThatIsNotHeldIsNotPublishedToNobody) {

@@ -486,6 +486,7 @@ absl::Time Coordinator::PublishDeadline() const {
       continue;
     }
     next = std::min({next, publication.deadline, OpeningTime(publication)});
+    if (!lost_.empty()) next = std::min(next, lost_.front().until);  // It may have waited for it.
     if (IsAnybodyAbsent()) next = std::min(next, AbsenceDeadline(publication.received));
   }
   return next;
@@ -506,7 +507,9 @@ absl::Time Coordinator::OpeningTime(const Publication& publication) const {
   const bool held = !publication.hold_commit &&
                     std::all_of(publication.publishes.begin(), publication.publishes.end(),
                                 [](const auto& publish) { return publish.second.hold; });
-  const bool nobody = !standings_.any_pushed_to() && lost_.empty();
+  const bool nobody =
+      !standings_.any_pushed_to() &&
+      std::none_of(lost_.begin(), lost_.end(), [this](const Lost& lost) { return !IsBack(lost); });
   const bool takes = standings_.any_takes() || (nobody && (held || standings_.any_fetches()));
   if (!takes) return absl::InfiniteFuture();
   const absl::Time latest = publication.received + options_.absence_timeout;
@@ -524,8 +527,7 @@ void Coordinator::Open(Publication& publication) {
         name, takes ? Part() : Part{Part::State::kGivenUp, NotWhole(name, DescribeWaiting(group))});
   }
   for (const Lost& lost : lost_) {
-    const Group* const back = LookAt(lost.group);
-    if (back != nullptr && !back->workers.here.empty()) continue;
+    if (IsBack(lost)) continue;
     publication.SetPart(lost.group, {Part::State::kGivenUp, lost.why});
   }
   for (const auto& [trainer, publish] : publication.publishes) TakePart(trainer, publication);
