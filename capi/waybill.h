@@ -1070,6 +1070,9 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_resume(waybill_work
  * other, with PREPARE, ARRIVED and COMMIT. The workers of a group get a version once all of them
  * have asked.
  *
+ * `at_least` is the least version that will do, and 0 any: the fetch waits until there is one. The
+ * version that is shown plus 1 waits for a newer one. Of a group's workers the highest counts.
+ *
  * If a version is published meanwhile, the trainers stop sending the old one, and the fetch goes on
  * with the new one. A fetch that takes longer than the time between two publishes succeeds only if
  * another group shows a version.
@@ -1081,6 +1084,7 @@ WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_resume(waybill_work
  * - WAYBILL_CANCELLED: the worker leaves, or another fetch has taken the place of this one.
  */
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_fetch(waybill_worker_t* worker,
+                                                                   uint64_t at_least,
                                                                    int64_t deadline_ns,
                                                                    uint64_t token,
                                                                    waybill_error_t** error);

@@ -75,11 +75,11 @@ class WorkerObject final : public Rank {
     return core->Verify();
   }
 
-  absl::Status Fetch(int64_t deadline_ns, uint64_t user_token) {
+  absl::Status Fetch(uint64_t at_least, int64_t deadline_ns, uint64_t user_token) {
     WAYBILL_ASSIGN_OR_RETURN(const absl::Duration left, TimeLeft(deadline_ns, kPublishTimeout));
     WAYBILL_RETURN_IF_ERROR(CheckJoined());
     const std::shared_ptr<WorkerClient> core = client();
-    core->Fetch(NewToken(user_token), SteadyNow() + left);
+    core->Fetch(NewToken(user_token), at_least, SteadyNow() + left);
     return absl::OkStatus();
   }
 
@@ -287,10 +287,12 @@ waybill_status_t waybill_worker_join_and_wait(waybill_worker_t* worker, int64_t 
                               [&](WorkerObject& found) { return found.JoinAndWait(deadline_ns); });
 }
 
-waybill_status_t waybill_worker_fetch(waybill_worker_t* worker, int64_t deadline_ns, uint64_t token,
+waybill_status_t waybill_worker_fetch(waybill_worker_t* worker, uint64_t at_least,
+                                      int64_t deadline_ns, uint64_t token,
                                       waybill_error_t** error) {
-  return CallOn<WorkerObject>("fetch a version", worker, "worker", error,
-                              [&](WorkerObject& found) { return found.Fetch(deadline_ns, token); });
+  return CallOn<WorkerObject>("fetch a version", worker, "worker", error, [&](WorkerObject& found) {
+    return found.Fetch(at_least, deadline_ns, token);
+  });
 }
 
 waybill_status_t waybill_worker_pause(waybill_worker_t* worker, waybill_error_t** error) {

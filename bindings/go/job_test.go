@@ -376,12 +376,12 @@ func TestAWorkerGetsTheNewestVersionWhenItAsks(t *testing.T) {
 	j.join()
 	soon, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	_, err := j.workers[0].Fetch(soon)
+	_, err := j.workers[0].Fetch(soon, 0)
 	mustBe(t, err, waybill.ErrDeadlineExceeded, "no version can be had yet")
 	for _, version := range []uint64{2, 4} {
 		check(t, j.publish(version-1))
 		check(t, j.publish(version))
-		if fetched := must(j.workers[0].Fetch(j.ctx))(t); fetched != version {
+		if fetched := must(j.workers[0].Fetch(j.ctx, version))(t); fetched != version {
 			t.Fatalf("version %d was fetched, want %d", fetched, version)
 		}
 		j.mustShow(0, version)

@@ -224,12 +224,15 @@ type Snapshot struct {
 // questions of the update are answered elsewhere, from Events. A version that is published meanwhile
 // takes its place.
 //
+// atLeast is the least version that will do, and 0 any: Fetch waits until there is one. The version
+// that is shown plus 1 waits for a newer one. Of a group's workers the highest counts.
+//
 // ErrDeadlineExceeded: there is no version yet, a newer one could not be had, or other workers of the
 // group have not asked. ErrFailedPrecondition: versions come as they are published.
-func (w *Worker) Fetch(ctx context.Context) (uint64, error) {
+func (w *Worker) Fetch(ctx context.Context, atLeast uint64) (uint64, error) {
 	defer runtime.KeepAlive(w)
 	c, err := w.rank.start(func(token C.uint64_t, e **C.waybill_error_t) C.waybill_status_t {
-		return C.waybill_worker_fetch(w.c, deadlineOf(ctx), token, e)
+		return C.waybill_worker_fetch(w.c, C.uint64_t(atLeast), deadlineOf(ctx), token, e)
 	})
 	if err == nil {
 		err = c.waitByDeadline(ctx, "fetch")

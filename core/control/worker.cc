@@ -105,9 +105,9 @@ void Worker::Leave() {
   mailbox_->EndNotices();
 }
 
-absl::StatusOr<uint64_t> Worker::Fetch(absl::Duration timeout) {
+absl::StatusOr<uint64_t> Worker::Fetch(absl::Duration timeout, uint64_t at_least) {
   const uint64_t token = mailbox_->NewToken();
-  client_->Fetch(token, SteadyNow() + timeout);
+  client_->Fetch(token, at_least, SteadyNow() + timeout);
   WAYBILL_RETURN_IF_ERROR(mailbox_->Await(token));
   return client_->shown_version();
 }

@@ -60,7 +60,7 @@ class Worker {
 
   // Gets the newest version, and returns the version that is shown then; see
   // WorkerSession::Fetch().
-  absl::StatusOr<uint64_t> Fetch(absl::Duration timeout);
+  absl::StatusOr<uint64_t> Fetch(absl::Duration timeout, uint64_t at_least = 0);
 
   // Waits until `version` or a later version is shown. kDeadlineExceeded: `timeout` is over. Any
   // other error is the reason why the controller dismissed this rank.

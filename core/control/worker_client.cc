@@ -59,8 +59,9 @@ class Client final : public WorkerClient {
   void Join(uint64_t token, absl::Time deadline) override {
     client_.Do([=](WorkerRank& rank, absl::Time now) { rank.Join(token, deadline, now); });
   }
-  void Fetch(uint64_t token, absl::Time deadline) override {
-    client_.Do([=](WorkerRank& rank, absl::Time now) { rank.Fetch(token, deadline, now); });
+  void Fetch(uint64_t token, uint64_t at_least, absl::Time deadline) override {
+    client_.Do(
+        [=](WorkerRank& rank, absl::Time now) { rank.Fetch(token, at_least, deadline, now); });
   }
   void Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer) override {
     client_.Do([=](WorkerRank& rank, absl::Time now) { rank.Answer(kind, update, answer, now); });

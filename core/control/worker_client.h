@@ -41,7 +41,7 @@ class WorkerClient {
   // See TrainerClient::Join().
   virtual void Join(uint64_t token, absl::Time deadline) = 0;
   // See WorkerSession::Fetch().
-  virtual void Fetch(uint64_t token, absl::Time deadline) = 0;
+  virtual void Fetch(uint64_t token, uint64_t at_least, absl::Time deadline) = 0;
   // Answers a notice. Has no effect if the answer is no longer waited for.
   virtual void Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer) = 0;
   // Leaves the job. First shows a committed version, for which it waits up to ten seconds for

@@ -49,8 +49,8 @@ void WorkerRank::Join(uint64_t token, absl::Time deadline, absl::Time now) {
   HandleEvents(now);
 }
 
-void WorkerRank::Fetch(uint64_t token, absl::Time deadline, absl::Time now) {
-  session_.Fetch(token, deadline, now);
+void WorkerRank::Fetch(uint64_t token, uint64_t at_least, absl::Time deadline, absl::Time now) {
+  session_.Fetch(token, at_least, deadline, now);
   Step(now);
 }
 

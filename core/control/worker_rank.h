@@ -47,7 +47,7 @@ class WorkerRank final : private WorkerHost {
       RankActions* actions);
 
   void Join(uint64_t token, absl::Time deadline, absl::Time now);
-  void Fetch(uint64_t token, absl::Time deadline, absl::Time now);
+  void Fetch(uint64_t token, uint64_t at_least, absl::Time deadline, absl::Time now);
   void Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer,
               absl::Time now);
   void Leave(uint64_t token, absl::Time now);

@@ -158,7 +158,7 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& m
       break;
     case proto::RankMessage::kFetch: {
       if (!member->fetches) break;
-      member->SetFetch(message.fetch());
+      member->SetFetch(message.fetch(), message.fetch_at_least());
       Group& group = GroupNamed(member->id.group);
       group.wanted_version = 0;
       group.holders_tried = 0;

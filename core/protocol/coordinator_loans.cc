@@ -68,20 +68,23 @@ bool Coordinator::AwaitsFetch(const Group& group) {
 void Coordinator::AnswerFetches(Group& group) {
   if (!AwaitsFetch(group)) return;
   uint64_t& wanted = group.wanted_version;
-  if (wanted == 0) {
+  const bool first = wanted == 0;
+  if (first || publications_.IsGivenUp(wanted)) {
     wanted = NewestToGet();
+    for (const auto& [rank, worker] : group.workers.here) {
+      wanted = std::max(wanted, worker->fetch_at_least);
+    }
     // A fetch waits for a version on its way: whoever asks may know that it was published.
     for (const auto& [version, publication] : publications_.all()) {
-      if (publication.opened) wanted = std::max(wanted, version);
+      if (first && publication.opened) wanted = std::max(wanted, version);
     }
   }
-  if (publications_.IsGivenUp(wanted)) wanted = NewestToGet();
   if (wanted == 0) return;
   if (group.workers.shown.begin()->first < wanted) return;
   for (const auto& [rank, worker] : group.workers.here) {
     proto::ControllerMessage message;
     message.set_shows_newest(worker->fetch);
-    worker->SetFetch(0);
+    worker->SetFetch(0, 0);
     actions_->Send(worker->connection, std::move(message));
   }
 }

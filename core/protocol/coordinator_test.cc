@@ -964,8 +964,11 @@ class FetchTest : public CoordinatorTest {
     for (const uint32_t t : {0u, 1u}) PublishHeld(t, version);
     for (const uint32_t t : {0u, 1u}) Hold(t, version);
   }
-  void Fetch(uint32_t w, uint64_t number) {
-    Tell(kWorker[w], [&](auto& m) { m.set_fetch(number); });
+  void Fetch(uint32_t w, uint64_t number, uint64_t at_least = 0) {
+    Tell(kWorker[w], [&](auto& m) {
+      m.set_fetch(number);
+      m.set_fetch_at_least(at_least);
+    });
   }
   void BothReceive() {
     for (const uint32_t w : {0u, 1u}) Ready(w);
@@ -1085,6 +1088,17 @@ TEST_F(FetchTest, WhoDoesNotWaitAnyMoreGetsNothing) {
   Fetch(1, 0);
   PublishAndHold(5);
   EXPECT_EQ(Prepared(0), 0u);
+}
+
+TEST_F(FetchTest, AFetchWaitsForTheLeastVersionThatWillDo) {
+  EstablishFetching();
+  PublishAndHold(5);
+  Fetch(0, 1, /*at_least=*/6);
+  Fetch(1, 1);
+  EXPECT_EQ(Prepared(0), 0u);
+  PublishAndHold(6);
+  EXPECT_EQ(Prepared(0), 6u);
+  EXPECT_EQ(Prepared(1), 6u);
 }
 
 TEST_F(FetchTest, AWorkerThatComesBackStillWaits) {

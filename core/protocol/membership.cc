@@ -106,7 +106,7 @@ Member* Membership::Admit(ConnectionId connection, const proto::Join& join) {
     member.mode = static_cast<Mode>(join.mode());
     member.catch_up = join.catch_up();
     member.fetches = join.fetches();
-    if (member.fetches) member.SetFetch(join.fetch());
+    if (member.fetches) member.SetFetch(join.fetch(), join.fetch_at_least());
     member.shown_version = join.shown_version();
     member.shown_round = join.shown_round();
     member.committed_version = std::max(join.committed_version(), join.shown_version());

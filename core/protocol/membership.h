@@ -47,11 +47,13 @@ struct Member {
   // Workers only: a version that the group has missed is to come before the next update. From
   // proto::Join; of a worker that fetches, true while it waits for a version.
   bool catch_up = false;
-  bool fetches = false;  // Workers only; from proto::Join.
-  uint64_t fetch = 0;    // The number of its request; 0: it does not wait for a version.
+  bool fetches = false;         // Workers only; from proto::Join.
+  uint64_t fetch = 0;           // The number of its request; 0: it does not wait for a version.
+  uint64_t fetch_at_least = 0;  // The least version that answers it.
 
-  void SetFetch(uint64_t number) {
+  void SetFetch(uint64_t number, uint64_t at_least) {
     fetch = number;
+    fetch_at_least = at_least;
     catch_up = number != 0;
   }
   std::set<uint64_t> undecided_versions;  // Trainers only; from proto::Join.

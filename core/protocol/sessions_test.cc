@@ -1104,7 +1104,8 @@ class FetchingSessionTest : public WorkerSessionTest {
 TEST_F(FetchingSessionTest, AFetchEndsWhenTheControllerSaysThatTheGroupShowsTheNewestVersion) {
   Establish();
   EXPECT_TRUE(host_.Last(Kind::kJoin)->join().fetches());
-  session_.Fetch(/*token=*/7, Soon(), now_);
+  session_.Fetch(/*token=*/7, /*at_least=*/5, Soon(), now_);
+  EXPECT_EQ(host_.Last(Kind::kFetch)->fetch_at_least(), 5u);
   EXPECT_EQ(host_.Last(Kind::kFetch)->fetch(), 1u);
   Vote(5, 1);
   HearCommit(1);
@@ -1114,7 +1115,7 @@ TEST_F(FetchingSessionTest, AFetchEndsWhenTheControllerSaysThatTheGroupShowsTheN
   Hear([](auto& m) { m.set_shows_newest(1); });
   EXPECT_EQ(host_.Last(Notice::Kind::kFetched)->token, 7u);
   EXPECT_EQ(host_.Last(Notice::Kind::kFetched)->version, 5u);
-  session_.Fetch(8, Soon(), now_);
+  session_.Fetch(8, 0, Soon(), now_);
   EXPECT_EQ(host_.Last(Kind::kFetch)->fetch(), 2u);
   Hear([](auto& m) { m.set_shows_newest(1); });  // The answer to the first, once more.
   EXPECT_EQ(host_.Last(Notice::Kind::kFetched)->token, 7u);
@@ -1122,7 +1123,7 @@ TEST_F(FetchingSessionTest, AFetchEndsWhenTheControllerSaysThatTheGroupShowsTheN
 
 TEST_F(FetchingSessionTest, AFetchEndsWithWhatKeepsTheVersionFromBeingUsed) {
   Establish();
-  session_.Fetch(7, Soon(), now_);
+  session_.Fetch(7, 0, Soon(), now_);
   Vote(5, 1);
   HearCommit(1);
   session_.OnFailed(UpdateOf(5, 1), absl::InternalError("no room"), /*wrong_base=*/false, now_);
@@ -1132,7 +1133,7 @@ TEST_F(FetchingSessionTest, AFetchEndsWithWhatKeepsTheVersionFromBeingUsed) {
 
 TEST_F(FetchingSessionTest, AFetchEndsAtItsDeadlineAndTheControllerHearsOfIt) {
   Establish();
-  session_.Fetch(7, Soon(), now_);
+  session_.Fetch(7, 0, Soon(), now_);
   EXPECT_EQ(session_.next_deadline(), Soon());
   now_ = Soon();
   session_.OnTime(now_);
@@ -1143,7 +1144,7 @@ TEST_F(FetchingSessionTest, AFetchEndsAtItsDeadlineAndTheControllerHearsOfIt) {
 
 TEST_F(FetchingSessionTest, AFetchSurvivesTheControllerAndEndsWithTheMembership) {
   Establish();
-  session_.Fetch(7, Soon(), now_);
+  session_.Fetch(7, 0, Soon(), now_);
   Lose();
   Reopen();
   EXPECT_EQ(host_.Last(Kind::kJoin)->join().fetch(), 1u);
@@ -1153,8 +1154,8 @@ TEST_F(FetchingSessionTest, AFetchSurvivesTheControllerAndEndsWithTheMembership)
 
 TEST_F(FetchingSessionTest, ASecondFetchTakesThePlaceOfTheOneThatWaits) {
   Establish();
-  session_.Fetch(7, Soon(), now_);
-  session_.Fetch(8, Soon(), now_);
+  session_.Fetch(7, 0, Soon(), now_);
+  session_.Fetch(8, 0, Soon(), now_);
   EXPECT_EQ(host_.Last(Notice::Kind::kFetched)->token, 7u);
   EXPECT_EQ(host_.Last(Notice::Kind::kFetched)->status.message(),
             "fetch: another one has taken its place");
@@ -1166,7 +1167,7 @@ TEST_F(FetchingSessionTest, ASecondFetchTakesThePlaceOfTheOneThatWaits) {
 
 TEST_F(WorkerSessionTest, AWorkerToWhichVersionsArePushedFetchesNone) {
   Establish();
-  session_.Fetch(7, now_ + absl::Seconds(5), now_);
+  session_.Fetch(7, 0, now_ + absl::Seconds(5), now_);
   EXPECT_EQ(host_.Last(Notice::Kind::kFetched)->status.message(),
             "fetch: versions come to this worker as they are published");
 }

@@ -26,6 +26,7 @@ void WorkerSession::FillJoin(proto::Join& join) const {
   join.set_mode(static_cast<uint32_t>(options_.mode));
   join.set_fetches(options_.fetches);
   join.set_fetch(fetch_ ? fetch_->number : 0);
+  join.set_fetch_at_least(fetch_ ? fetch_->at_least : 0);
   join.set_catch_up(options_.catch_up);
   join.set_shown_version(host_.shown_version());
   if (shown_) *join.mutable_shown_round() = EncodeRound(*shown_);
@@ -85,7 +86,7 @@ void WorkerSession::Answer(Notice::Kind kind, const UpdateId& update, const absl
   kind == Notice::Kind::kPrepare ? OnPrepareAnswered(answer) : Vote(answer);
 }
 
-void WorkerSession::Fetch(uint64_t token, absl::Time deadline, absl::Time now) {
+void WorkerSession::Fetch(uint64_t token, uint64_t at_least, absl::Time deadline, absl::Time now) {
   const absl::Status refused =
       options_.fetches
           ? CheckMember()
@@ -96,19 +97,20 @@ void WorkerSession::Fetch(uint64_t token, absl::Time deadline, absl::Time now) {
   }
   // Whoever waited may have been interrupted, and cannot say so.
   EndFetch(absl::CancelledError("another one has taken its place"));
-  fetch_ = {++last_fetch_, token, deadline};
-  SendFetch(last_fetch_);
+  fetch_ = {++last_fetch_, token, at_least, deadline};
+  SendFetch(last_fetch_, at_least);
   OnRoleTime(now);
 }
 
-void WorkerSession::SendFetch(uint64_t number) {
+void WorkerSession::SendFetch(uint64_t number, uint64_t at_least) {
   proto::RankMessage message;
   message.set_fetch(number);
+  message.set_fetch_at_least(at_least);
   Send(std::move(message));
 }
 
 void WorkerSession::GiveUpFetch(const absl::Status& status) {
-  if (fetch_) SendFetch(0);
+  if (fetch_) SendFetch(0, 0);
   EndFetch(status);
 }
 

@@ -60,10 +60,10 @@ class WorkerSession final : public RankSession {
 
   // Asks for the newest version, if the worker was made to fetch. One kFetched follows, at the
   // latest at the deadline: with the version that is shown then by all workers of the group, which
-  // was the newest when the last of them asked, or is a later one; or with an error, after which a
-  // version may still come that was under way. kFailedPrecondition: it is not to fetch. kCancelled:
-  // it leaves, or fetches again.
-  void Fetch(uint64_t token, absl::Time deadline, absl::Time now);
+  // was the newest when the last of them asked, or is a later one, and no less than `at_least` of
+  // any of them; or with an error, after which a version may still come that was under way.
+  // kFailedPrecondition: it is not to fetch. kCancelled: it leaves, or fetches again.
+  void Fetch(uint64_t token, uint64_t at_least, absl::Time deadline, absl::Time now);
 
   // Answers a notice of `update`. Has no effect if the answer is no longer waited for.
   void Answer(Notice::Kind kind, const UpdateId& update, const absl::Status& answer);
@@ -104,6 +104,7 @@ class WorkerSession final : public RankSession {
   struct Awaited {
     uint64_t number;
     uint64_t token;
+    uint64_t at_least;
     absl::Time deadline;
   };
   struct ToShow {
@@ -133,7 +134,7 @@ class WorkerSession final : public RankSession {
   // Asks the user, or accepts at once.
   void Ask(Notice notice);
   void OnPrepareAnswered(const absl::Status& answer);
-  void SendFetch(uint64_t number);
+  void SendFetch(uint64_t number, uint64_t at_least);
   // Ends the fetch that waits, if any.
   void EndFetch(const absl::Status& status);
   // Does the same, and tells the controller.

@@ -96,7 +96,7 @@ TEST_P(FetchedImages, AWorkerFetchesTheNewestVersionAndNoPublishWaitsForIt) {
   EXPECT_TRUE(job_.Shows(1, 4));
   EXPECT_EQ(*job_.worker(1)->Fetch(absl::Seconds(20)), 4u);  // There is no newer one.
   PublishAndTrainOn(5);
-  EXPECT_EQ(*job_.worker(1)->Fetch(absl::Seconds(20)), 5u);
+  EXPECT_EQ(*job_.worker(1)->Fetch(absl::Seconds(20), /*at_least=*/5), 5u);
   EXPECT_TRUE(job_.Shows(1, 5));
   EXPECT_EQ(job_.worker(0)->Fetch(absl::Seconds(1)).status().message(),
             "fetch: versions come to this worker as they are published");
@@ -108,7 +108,7 @@ TEST_P(FetchedImages, VersionsAreFetchedThoughNobodyIsSentAny) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(none)) << none;
   for (uint64_t version = 1; version <= 3; ++version) {
     PublishAndTrainOn(version);
-    EXPECT_EQ(*job_.worker(1)->Fetch(absl::Seconds(20)), version);
+    EXPECT_EQ(*job_.worker(1)->Fetch(absl::Seconds(20), version), version);
     EXPECT_TRUE(job_.Shows(1, version));
   }
 }

@@ -247,8 +247,10 @@ bool Process::MayFetch() const {
 void Process::Fetch() {
   fetch_token_ = ++last_token_;
   due_[fetch_token_] = run_.now() + absl::Milliseconds(200) + run_.UpTo(absl::Seconds(8));
-  newest_when_asked_ = host_.newest_decided();
-  worker_->Fetch(fetch_token_, due_[fetch_token_], run_.now());
+  // Any version, or a newer one than it has.
+  const uint64_t at_least = run_.Below(2) == 0 ? 0 : worker_->shown_version() + 1;
+  wanted_ = std::max(host_.newest_decided(), at_least);
+  worker_->Fetch(fetch_token_, at_least, due_[fetch_token_], run_.now());
 }
 
 void Process::TryWhatDoesNotFit() {
@@ -453,9 +455,9 @@ void Process::HandleNotice(const Notice& notice) {
       run_.Note(name(), ": fetch: version ", notice.version, ": ", notice.status.ToString());
       fetch_token_ = 0;
       fetch_at_ = run_.now() + run_.UpTo(absl::Milliseconds(300));
-      if (notice.status.ok() && notice.version < newest_when_asked_) {
+      if (notice.status.ok() && notice.version < wanted_) {
         run_.Violate(absl::StrCat("fetched: ", name(), " gets version ", notice.version,
-                                  ", and version ", newest_when_asked_, " was decided before"));
+                                  ", and version ", wanted_, " was asked for, or decided before"));
       }
       return;
     case Notice::Kind::kLeft:

@@ -254,7 +254,7 @@ class Process final : public RankActions {
 
   uint64_t fetch_token_ = 0;  // The token of the fetch that has not ended; 0 if there is none.
   absl::Time fetch_at_ = absl::InfinitePast();
-  uint64_t newest_when_asked_ = 0;  // The newest version that was decided then.
+  uint64_t wanted_ = 0;  // The least version that answers it.
 
   std::vector<Pending> pending_answers_;
   Mood mood_ = Mood::kAccept;

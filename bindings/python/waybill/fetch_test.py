@@ -50,6 +50,21 @@ def test_a_worker_gets_the_newest_version_when_it_asks(job):
     assert groups["asked"]["fetches"] and not groups["pushed"]["fetches"]
 
 
+def test_a_fetch_waits_for_the_least_version_that_will_do(job):
+    _, _, worker = job.ranks
+    publish(job, 1)
+    assert worker.fetch(PATIENCE) == 1
+    with pytest.raises(waybill.DeadlineExceeded, match="a newer version has not arrived"):
+        worker.fetch(0.05, at_least=2)
+    fetched = []
+    thread = threading.Thread(target=lambda: fetched.append(worker.fetch(PATIENCE, at_least=3)))
+    thread.start()
+    publish(job, 2)
+    publish(job, 3)
+    thread.join()
+    assert fetched == [3]
+
+
 def test_a_fetch_waits_for_the_first_version_until_its_deadline(job):
     _, _, worker = job.ranks
     with pytest.raises(waybill.DeadlineExceeded, match="no version can be had yet"):

@@ -184,10 +184,11 @@ void AddWorker(abi3::Module& module) {
                       },
                       "token">()
       .MethodUnlocked<"fetch",
-                      [](const KeptWorker& self, int64_t deadline_ns, uint64_t token) {
-                        Call(waybill_worker_fetch, self.get(), deadline_ns, token);
+                      [](const KeptWorker& self, uint64_t at_least, int64_t deadline_ns,
+                         uint64_t token) {
+                        Call(waybill_worker_fetch, self.get(), at_least, deadline_ns, token);
                       },
-                      "deadline_ns", "token">()
+                      "at_least", "deadline_ns", "token">()
       .MethodUnlocked<"pause",
                       [](const KeptWorker& self) { Call(waybill_worker_pause, self.get()); }>()
       .MethodUnlocked<"resume",

@@ -481,6 +481,7 @@ class Worker(Rank):
         self,
         deadline: float | None = None,
         *,
+        at_least: int = 0,
         before_commit: Callable[[], None] | None = None,
         after_commit: Callable[[], None] | None = None,
     ) -> int:
@@ -493,6 +494,8 @@ class Worker(Rank):
         time may call it.
 
         deadline  In seconds from now; None: 60. A version that is on its way then may still come.
+        at_least  The least version that will do: this waits until there is one. shown_version + 1 waits for a newer one. Of
+                  a group's workers the highest counts.
         before_commit, after_commit
                   As for receive(). If one raises, so does this.
 
@@ -503,7 +506,7 @@ class Worker(Rank):
         core = cast(_waybill.Worker, self._joined())
         self._check_is_asked(before_commit, after_commit)
         until = deadline_ns(deadline)
-        call = self._pump.begin(lambda token: core.fetch(until, token))
+        call = self._pump.begin(lambda token: core.fetch(at_least, until, token))
         error: Exception | None = None
         while not call.done or self._unread:
             self._pump.until(lambda: bool(self._unread) or call.done)

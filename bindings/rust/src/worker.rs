@@ -204,14 +204,17 @@ impl Worker {
     /// workers of a group get it once all of them have asked; questions of the update are answered
     /// elsewhere, by [`Worker::next_event`]. A version that is published meanwhile takes its place.
     ///
+    /// `at_least` is the least version that will do, and 0 any: this waits until there is one. The version
+    /// that is shown plus 1 waits for a newer one. Of a group's workers the highest counts.
+    ///
     /// Fails with [`Code::DeadlineExceeded`](crate::Code::DeadlineExceeded) if there is no version yet, a
     /// newer one could not be had, or other workers of the group have not asked; and with
     /// [`Code::FailedPrecondition`](crate::Code::FailedPrecondition) if versions come as they are published.
-    pub fn fetch(&self, deadline: impl Into<Deadline>) -> Result<u64> {
+    pub fn fetch(&self, at_least: u64, deadline: impl Into<Deadline>) -> Result<u64> {
         let deadline = deadline.into().to_ns();
         self.rank.call(|token| {
             ffi::check(|error| unsafe {
-                ffi::waybill_worker_fetch(self.rank.handle.get(), deadline, token, error)
+                ffi::waybill_worker_fetch(self.rank.handle.get(), at_least, deadline, token, error)
             })
         })?;
         Ok(self.state()?.shown_version)

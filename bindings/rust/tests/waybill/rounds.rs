@@ -30,12 +30,12 @@ fn a_worker_gets_the_newest_version_when_it_asks() {
         ..Default::default()
     });
     let worker = &job.workers[0];
-    let soon = worker.fetch(Duration::from_millis(50));
+    let soon = worker.fetch(0, Duration::from_millis(50));
     assert_says(soon, Code::DeadlineExceeded, "no version can be had yet");
     for version in [2, 4] {
         job.publish(version - 1).unwrap();
         job.publish(version).unwrap();
-        assert_eq!(worker.fetch(PATIENCE).unwrap(), version);
+        assert_eq!(worker.fetch(version, PATIENCE).unwrap(), version);
         job.assert_shows(0, version);
     }
 }
