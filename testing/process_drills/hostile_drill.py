@@ -9,8 +9,8 @@ that updates nothing. The table has the times of the updates for the trainer, an
 the third block to what they are in the first. Every update must commit.
 
 The strangers share the machine with the job, as real ones do not: they run at the lowest priority, and make 100
-connections a second, or hold 200. The third block shows what that costs: they, and whoever answers them, take
-the same time of the processors, and the job is left alone.
+connections a second, or hold 200. The third block shows how much of the delay comes from that alone: strangers and
+those who answer them take the same processor time, but touch none of the job's ports.
 """
 
 import argparse
