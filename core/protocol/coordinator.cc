@@ -352,9 +352,7 @@ bool Coordinator::IsBack(const Lost& lost) const {
 }
 
 void Coordinator::ForgetLost(const std::string& group) {
-  const Group* found = LookAt(group);
-  if (found != nullptr && !found->workers.here.empty()) return;
-  std::erase_if(lost_, [&](const Lost& lost) { return lost.group == group; });
+  std::erase_if(lost_, [&](const Lost& lost) { return lost.group == group && !IsBack(lost); });
 }
 
 std::vector<Coordinator::Group*> Coordinator::GroupsOf(const RankId& id) {

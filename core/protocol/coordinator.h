@@ -267,6 +267,7 @@ class Coordinator final {
   void ForgetPast(absl::Time now);
   // Nobody waits for the group any more, if nobody of it is here.
   void ForgetLost(const std::string& group);
+  // Returns true if a worker of the lost group is here.
   bool IsBack(const Lost& lost) const;
   bool IsRequired(const Group& group) const { return required_groups_.contains(group.name); }
   // Returns true if a worker of the group is here, or no version is published without it.

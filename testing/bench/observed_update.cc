@@ -106,7 +106,7 @@ class Rows final : public ClusterModel {
                       Format{Dtype::kBf16}, box, {0, 0, {kColumns, 1}});
     return manifest;
   }
-  // Of a training step no more is wanted here than that something has changed.
+  // Changes the first bytes only: updates are timed, and training is not.
   void Fill(uint64_t version, const Manifest&, std::byte* memory) const override {
     std::memcpy(memory, &version, sizeof(version));
   }

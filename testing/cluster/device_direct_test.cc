@@ -829,7 +829,7 @@ TEST_F(DirectTest, BothReasonsAreToldWhereNeitherWayToTheMemoryIsOpen) {
   EXPECT_TRUE(absl::StrContains(status.message(), "Bad address (errno 14)")) << status;
 }
 
-// What is shown came by the plan before, whose routes a worker keeps to verify it when asked.
+// A worker can still verify what came by an earlier plan, but keeps no GPU memory of that plan.
 TEST_P(DirectNetworkTest, AnotherPlanTakesNoMoreOfTheGpu) {
   SayOfGpu(kFakeCudaOrders);
   Make(InPlace());

@@ -271,8 +271,8 @@ absl::Status RunAsOneOfSeveral(const Options& options, const Ending& ending,
 
 absl::Status RunController(Options options) {
   // Messages are allocated by one of gRPC's threads and freed by another, so malloc's arenas, one a
-  // thread, fragment each other: in 10,000 updates a controller grew by 2.7 %. With one it does
-  // not.
+  // thread, fragment each other. In 10,000 updates a controller grew by 2.7 %, and by 1.6 % with
+  // one arena.
   mallopt(M_ARENA_MAX, 1);
   WAYBILL_RETURN_IF_ERROR(CheckJob(options.job()));
   if (options.controller.state.empty()) {

@@ -28,8 +28,10 @@ namespace {
 namespace otlp = ::opentelemetry::proto::collector::trace::v1;
 
 constexpr absl::Duration kCallTimeout = absl::Seconds(5);
-constexpr absl::Duration kPatience = absl::Seconds(1);  // Of the exporter's end.
-// Collectors take 4 MiB by a call, and the spans of a rank are of 600 bytes.
+// How long the end of the exporter waits for the collector.
+constexpr absl::Duration kPatience = absl::Seconds(1);
+// The most updates and ranks whose spans are sent by one call. Collectors take 4 MiB by a call, and
+// the spans of a rank take about 600 bytes.
 constexpr size_t kMostOfCall = 64, kMostRanksOfCall = 2000;
 // Reports are kept for so many versions. Trainers rarely publish more at a time.
 constexpr size_t kMostVersions = 8;

@@ -36,8 +36,8 @@ namespace waybill {
 // the controller heard of the last one. A trainer reports once it has sent a version to all groups;
 // an update of a group that has ended before lacks it.
 //
-// Sends from a thread of its own, so that a slow collector delays nobody, and several updates by
-// one call, which costs as much as a small update. Thread-safe.
+// Sends from a thread of its own, so that a slow collector delays nobody. One call has several
+// updates, because a call for each took as much processor time as a small update. Thread-safe.
 class SpanExporter final : public WatchListener {
  public:
   static constexpr size_t kMostWaiting = 1024;  // The most updates that wait to be sent.
