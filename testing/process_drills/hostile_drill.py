@@ -10,7 +10,8 @@ the third block to what they are in the first. Every update must commit.
 
 The strangers share the machine with the job, as real ones do not: they run at the lowest priority, and make 100
 connections a second, or hold 200. The third block shows how much of the delay comes from that alone: strangers and
-those who answer them take the same processor time, but touch none of the job's ports.
+those who answer them take the same processor time, but touch none of the job's ports. The last column is the
+processor time that the other job's processes spend on an attack.
 """
 
 import argparse
@@ -153,19 +154,37 @@ def ports_of(job, kind):
     return [port for process in job.processes.values() for port in listening_ports(process.pid)]
 
 
+def processor_seconds(job):
+    nanoseconds = 0
+    for process in job.processes.values():
+        for thread in os.listdir(f"/proc/{process.pid}/task"):
+            with contextlib.suppress(OSError):  # It has ended.
+                schedstat = Path(f"/proc/{process.pid}/task/{thread}/schedstat").read_text()
+                nanoseconds += int(schedstat.split()[0])
+    return nanoseconds / 1e9
+
+
 def drill(job, other, kind, blocks):
     """Returns what the job's updates took without that stranger, with it, and with it at the other job, in seconds."""
     ports, ports_of_other = ports_of(job, kind), ports_of(other, kind)
     attacks, attacks_on_other = multiprocessing.Value("i", 0), multiprocessing.Value("i", 0)
     times = {name: [] for name in BLOCKS}
+    busy = (
+        0.0  # What the other job spends while it is attacked, less what it spends while it rests.
+    )
     for _ in range(blocks):
+        begin = processor_seconds(other)
         times["without"] += update_times(job)
+        busy -= processor_seconds(other) - begin
         with stranger(kind, ports, attacks):
             times["beside"] += update_times(job)
+        begin = processor_seconds(other)
         with stranger(kind, ports_of_other, attacks_on_other):
             times["elsewhere"] += update_times(job)
+        busy += processor_seconds(other) - begin
     job.check()
     row = {"kind": kind, "ports": len(ports), "attacks": attacks.value}
+    row["processor_seconds_per_attack"] = busy / attacks_on_other.value
     for name, seconds in times.items():
         hundredths = statistics.quantiles(seconds, n=100)
         row[f"{name}_p50_seconds"], row[f"{name}_p99_seconds"] = hundredths[49], hundredths[98]
@@ -174,10 +193,10 @@ def drill(job, other, kind, blocks):
 
 def print_head():
     print(
-        f"{'':<30}{'p50':>8}{'with it':>15}{'at another':>15}{'p99':>10}{'with it':>15}{'at another':>15}"
+        f"{'':<30}{'p50':>8}{'with it':>15}{'at another':>15}{'p99':>10}{'with it':>15}{'at another':>15}{'an attack':>12}"
     )
     print(f"{'stranger':<15}{'ports':>6}{'attacks':>9}{'ms':>8}{'ms ratio':>15}{'ms ratio':>15}"
-          f"{'ms':>10}{'ms ratio':>15}{'ms ratio':>15}")  # fmt: skip
+          f"{'ms':>10}{'ms ratio':>15}{'ms ratio':>15}{'CPU ms':>12}")  # fmt: skip
 
 
 def print_row(row):
@@ -186,7 +205,7 @@ def print_row(row):
         without, beside, elsewhere = (1e3 * row[f"{name}_{part}_seconds"] for name in BLOCKS)
         line += f"{without:>{width}.2f}"
         line += "".join(f"{ms:>9.2f}{ms / without:>6.2f}" for ms in (beside, elsewhere))
-    print(line, flush=True)
+    print(f"{line}{1e3 * row['processor_seconds_per_attack']:>12.3f}", flush=True)
 
 
 def main():

@@ -22,3 +22,4 @@ def test_every_update_commits_while_strangers_harass_every_port():
     # The controller, its metrics, and the ranks that others connect to.
     assert all(row["ports"] >= 4 for row in rows if row["kind"] != "unread"), rows
     assert all(row["attacks"] > 0 for row in rows), rows
+    assert all(0 < row["processor_seconds_per_attack"] < 1 for row in rows), rows
