@@ -219,12 +219,15 @@ void ReceivingRank::FindRelays() {
   for (const PairTraffic& pair : world_.traffic.pairs) {
     if (pair.worker == rank_) direct_bytes_ += pair.bytes;
   }
-  for (const PairTraffic& pair : world_.traffic.relays) {
-    if (pair.trainer != rank_) continue;
-    relays_.push_back({.worker = pair.worker,
-                       .bytes = pair.bytes,
-                       .writes = pair.writes,
-                       .pieces = world_.PiecesOf(pair.bytes)});
+  const std::vector<PairTraffic>& all = world_.traffic.relays;
+  auto pair = std::lower_bound(
+      all.begin(), all.end(), rank_,
+      [](const PairTraffic& relayed, uint32_t rank) { return relayed.trainer < rank; });
+  for (; pair != all.end() && pair->trainer == rank_; ++pair) {
+    relays_.push_back({.worker = pair->worker,
+                       .bytes = pair->bytes,
+                       .writes = pair->writes,
+                       .pieces = world_.PiecesOf(pair->bytes)});
   }
   // Each begins with another worker.
   std::rotate(

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -109,6 +110,21 @@ absl::Status CheckTraffic(const Traffic& traffic) {
   return absl::OkStatus();
 }
 
+// The protocol connects each worker to a trainer. One that gets everything from workers, because
+// there are more of them than pieces to deal, gets nothing from a trainer.
+Traffic WithATrainerForEach(Traffic traffic) {
+  std::vector<bool> has_one(traffic.workers());
+  for (const PairTraffic& pair : traffic.pairs) has_one[pair.worker] = true;
+  for (uint32_t w = 0; w < traffic.workers(); ++w) {
+    if (!has_one[w]) traffic.pairs.push_back({.trainer = w % traffic.trainers(), .worker = w});
+  }
+  std::sort(traffic.pairs.begin(), traffic.pairs.end(),
+            [](const PairTraffic& a, const PairTraffic& b) {
+              return std::pair(a.trainer, a.worker) < std::pair(b.trainer, b.worker);
+            });
+  return traffic;
+}
+
 uint64_t PieceBytes(const Traffic& traffic, const SimulateOptions& options) {
   const uint64_t wanted = traffic.total_bytes() / std::max<uint64_t>(1, options.most_pieces);
   return std::max<uint64_t>(kChunkBytes, (wanted + kCutBytes - 1) / kCutBytes * kCutBytes);
@@ -116,12 +132,13 @@ uint64_t PieceBytes(const Traffic& traffic, const SimulateOptions& options) {
 
 }  // namespace
 
-absl::StatusOr<Result> Simulate(const Traffic& traffic, const Hardware& hardware,
+absl::StatusOr<Result> Simulate(const Traffic& planned, const Hardware& hardware,
                                 const SimulateOptions& options) {
-  if (absl::Status s = CheckHardware(hardware, traffic.trainers(), traffic.workers()); !s.ok()) {
+  if (absl::Status s = CheckHardware(hardware, planned.trainers(), planned.workers()); !s.ok()) {
     return s;
   }
-  if (absl::Status s = CheckTraffic(traffic); !s.ok()) return s;
+  if (absl::Status s = CheckTraffic(planned); !s.ok()) return s;
+  const Traffic traffic = WithATrainerForEach(planned);
   World world(&traffic, hardware, options.mode, options.digests, PieceBytes(traffic, options));
   Result result;
   std::vector<std::vector<uint32_t>> workers_of(traffic.trainers()), trainers_of(traffic.workers());

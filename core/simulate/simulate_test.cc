@@ -255,6 +255,16 @@ TEST(Simulate, WhatIsRelayedCountsForBothWorkers) {
   }
 }
 
+TEST(Simulate, AWorkerMayGetEverythingFromAnother) {
+  Traffic traffic = Everybody(1, 2, kGigabyte);
+  traffic.relays.push_back(traffic.pairs[1]);
+  traffic.pairs.pop_back();
+  const auto result = Simulate(traffic, Plain());
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(Carried(*result, PortLoad::Kind::kEgress, Role::kWorker), kGigabyte);
+  EXPECT_EQ(result->ranks[2].moved_bytes, kGigabyte);
+}
+
 TEST(Simulate, APathByAWorkerThatRelaysHasItsName) {
   Traffic traffic = Relayed(3, 3 * kGigabyte);
   traffic.relays[2].writes = 1'000'000;

@@ -62,6 +62,28 @@ def test_it_opens_from_disk_without_a_complaint_or_a_network(chromium, predicted
     assert page == ("rgb(17, 20, 24)" if dark else "rgb(255, 255, 255)")
 
 
+def test_a_page_of_10_000_ranks_has_as_many_elements_as_one_screen_needs(chromium, predicted):
+    text = predicted.read_text()
+    mark = '<script type="application/json" id="data">'
+    begin = text.index(mark) + len(mark)
+    end = text.index("</script>", begin)
+    data = json.loads(text[begin:end])
+    for role, count in (("trainer", 2_000), ("worker", 8_000)):
+        data[f"{role}s"] = [{**data[f"{role}s"][0], "name": f"{role} {i}"} for i in range(count)]
+    data["pairs"] = [[worker % 2_000, worker, 1_000_000] for worker in range(8_000)]
+    page = predicted.parent / "large.html"
+    page.write_text(text[:begin] + json.dumps(data) + text[end:])
+    chromium.emulate(1280, dark=False)
+    chromium.open(page)
+    assert chromium.complaints == []
+    assert chromium.evaluate("document.querySelectorAll('*').length") < 2_000
+    chromium.evaluate("document.getElementById('heat-canvas').focus()")
+    chromium.press("End")
+    assert "to worker 7999: " in chromium.evaluate(
+        "document.getElementById('heat-text').textContent"
+    )
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_text_can_be_read_on_what_is_behind_it(chromium, predicted, dark):
     chromium.emulate(1280, dark)
