@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 #include "testing/fabric_conformance/conformance.h"
@@ -87,6 +88,26 @@ TEST_P(FabricConformance, ALaneToAnEndpointThatIsGoneFails) {
     ASSERT_EQ(a.fabric().ConnectLane(lane.at_a, address).message(), "");
     ASSERT_TRUE(endpoints_.Until([&] { return a.HasFailed(lane.at_a); }));
     EXPECT_EQ(a.fabric().LaneStatus(lane.at_a).code(), absl::StatusCode::kUnavailable);
+  }
+}
+
+TEST_P(FabricConformance, ALaneWhosePeerConnectsAndIsGoneBeforeThisEndConnectsFails) {
+  Endpoint& a = Join("a");
+  for (int i = 0; i < 8; ++i) {  // Whatever decides which end begins.
+    Endpoint& b = Join("b");
+    const Lane lane = endpoints_.Open(a, b);
+    const std::string address = *b.fabric().LaneAddress(lane.at_b);
+    ASSERT_EQ(b.fabric().ConnectLane(lane.at_b, *a.fabric().LaneAddress(lane.at_a)).message(), "");
+    endpoints_.UntilQuiet();
+    b.Destroy();
+    endpoints_.UntilQuiet();
+    if (!a.fabric().ConnectLane(lane.at_a, address).ok()) {
+      EXPECT_TRUE(a.HasFailed(lane.at_a));
+      continue;
+    }
+    ASSERT_TRUE(endpoints_.Until([&] { return a.HasFailed(lane.at_a); }));
+    EXPECT_EQ(a.fabric().LaneStatus(lane.at_a).code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(a.Count(Kind::kFailed, lane.at_a), 1u);
   }
 }
 

@@ -381,6 +381,14 @@ class ChoiceFabric final : public Fabric {
     const LaneId id = known->second;
     ChoiceLane& lane = lanes_.at(id);
     Way& way = lane.ways[member];
+    if (!lane.choice) {
+      // A peer that was faster to connect may be gone before this end connects. Nothing else comes
+      // so early.
+      if (event.kind == FabricEvent::Kind::kFailed) {
+        way.why_none = members_[member].fabric->LaneStatus(event.lane);
+      }
+      return;
+    }
     switch (event.kind) {
       case FabricEvent::Kind::kConnected:
         lane.choice->OnUp(member, polled_time_);
