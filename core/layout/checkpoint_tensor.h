@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "core/tensor/box.h"
 #include "core/tensor/dtype.h"
 
 namespace waybill {
@@ -20,6 +21,11 @@ struct CheckpointTensor {
   Dtype dtype = Dtype::kBf16;
   std::vector<int64_t> shape;
   absl::Span<const std::byte> data;  // Row-major, at any alignment.
+
+  // The size of its elements, whether or not there is `data`.
+  uint64_t size_bytes() const {
+    return static_cast<uint64_t>(Box::Whole(shape).element_count()) * SizeBytes(dtype);
+  }
 };
 
 }  // namespace waybill

@@ -31,10 +31,6 @@ namespace {
 
 constexpr size_t kChunkBytes = size_t{4} << 20;
 
-uint64_t NeededBytes(const CheckpointTensor& tensor) {
-  return static_cast<uint64_t>(Box::Whole(tensor.shape).element_count()) * SizeBytes(tensor.dtype);
-}
-
 // "<path>.part" until Finish(); removed unless that succeeds.
 class PartFile {
  public:
@@ -125,7 +121,7 @@ std::string HeaderOf(absl::Span<const CheckpointTensor> tensors) {
   auto header = nlohmann::json::object();
   uint64_t at = 0;
   for (const CheckpointTensor& tensor : tensors) {
-    const uint64_t end = at + NeededBytes(tensor);
+    const uint64_t end = at + tensor.size_bytes();
     header[tensor.name] = {{"dtype", std::string(Name(tensor.dtype))},
                            {"shape", tensor.shape},
                            {"data_offsets", {at, end}}};
@@ -144,7 +140,7 @@ absl::Status CheckTensors(absl::Span<const CheckpointTensor> tensors, bool have_
       return absl::InvalidArgumentError(absl::StrCat("tensor \"", tensor.name, "\": ", problem));
     };
     if (!names.insert(tensor.name).second) return invalid("it is given twice");
-    if (const uint64_t needed = NeededBytes(tensor); have_data && tensor.data.size() != needed) {
+    if (const uint64_t needed = tensor.size_bytes(); have_data && tensor.data.size() != needed) {
       return invalid(absl::StrCat(ShapeToString(tensor.shape), " of ", Name(tensor.dtype),
                                   " needs ", needed, " bytes, given are ", tensor.data.size()));
     }
@@ -169,7 +165,7 @@ absl::Status WriteSafetensors(const std::string& path, absl::Span<const Checkpoi
   WAYBILL_RETURN_IF_ERROR(file.Write(header));
   std::vector<std::byte> buffer(bytes ? kChunkBytes : 0);
   for (const CheckpointTensor& tensor : tensors) {
-    const uint64_t size = NeededBytes(tensor);
+    const uint64_t size = tensor.size_bytes();
     file.Begin(absl::StrCat("tensor \"", tensor.name, "\""), size);
     if (!bytes) {
       WAYBILL_RETURN_IF_ERROR(file.Write(tensor.data));
@@ -182,6 +178,22 @@ absl::Status WriteSafetensors(const std::string& path, absl::Span<const Checkpoi
     }
   }
   return file.Finish(durability);
+}
+
+absl::Status WriteIndex(const std::string& directory, absl::Span<const IndexedFile> files,
+                        Durability durability) {
+  uint64_t total_bytes = 0;
+  auto weight_map = nlohmann::json::object();
+  for (const IndexedFile& file : files) {
+    for (const CheckpointTensor& tensor : file.tensors) {
+      total_bytes += tensor.size_bytes();
+      weight_map[tensor.name] = file.name;
+    }
+  }
+  const nlohmann::json index = {{"metadata", {{"total_size", total_bytes}}},
+                                {"weight_map", weight_map}};
+  return WriteText(absl::StrCat(directory, "/model.safetensors.index.json"),
+                   JsonText(index, 1) + "\n", durability);
 }
 
 absl::Status WriteCheckpoint(const std::string& directory, absl::string_view config_json,
@@ -202,34 +214,24 @@ absl::Status WriteCheckpoint(const std::string& directory, absl::string_view con
                         absl::StrCat("write checkpoint \"", directory, "\": ", error.message()));
   }
 
-  std::vector<absl::Span<const CheckpointTensor>> files;
-  uint64_t total_bytes = 0;
+  std::vector<IndexedFile> files;
   for (size_t begin = 0; begin < tensors.size();) {
     size_t end = begin;
     uint64_t file_bytes = 0;
     do {
-      file_bytes += NeededBytes(tensors[end++]);
-    } while (end < tensors.size() && file_bytes + NeededBytes(tensors[end]) <= max_file_bytes);
-    total_bytes += file_bytes;
-    files.push_back(tensors.subspan(begin, end - begin));
+      file_bytes += tensors[end++].size_bytes();
+    } while (end < tensors.size() && file_bytes + tensors[end].size_bytes() <= max_file_bytes);
+    files.push_back({"model.safetensors", tensors.subspan(begin, end - begin)});
     begin = end;
   }
-
-  auto weight_map = nlohmann::json::object();
   for (size_t i = 0; i < files.size(); ++i) {
-    const std::string name =
-        files.size() == 1 ? "model.safetensors"
-                          : absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
-    for (const CheckpointTensor& tensor : files[i]) weight_map[tensor.name] = name;
-    WAYBILL_RETURN_IF_ERROR(
-        WriteSafetensors(absl::StrCat(directory, "/", name), files[i], durability, bytes));
+    if (files.size() > 1) {
+      files[i].name = absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
+    }
+    WAYBILL_RETURN_IF_ERROR(WriteSafetensors(absl::StrCat(directory, "/", files[i].name),
+                                             files[i].tensors, durability, bytes));
   }
-  if (files.size() > 1) {
-    const nlohmann::json index = {{"metadata", {{"total_size", total_bytes}}},
-                                  {"weight_map", weight_map}};
-    WAYBILL_RETURN_IF_ERROR(WriteText(absl::StrCat(directory, "/model.safetensors.index.json"),
-                                      JsonText(index, 1) + "\n", durability));
-  }
+  if (files.size() > 1) WAYBILL_RETURN_IF_ERROR(WriteIndex(directory, files, durability));
   if (config_json.empty()) return absl::OkStatus();
   return WriteText(absl::StrCat(directory, "/config.json"), config_json, durability);
 }

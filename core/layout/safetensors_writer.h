@@ -35,6 +35,16 @@ using TensorBytes = std::function<void(const CheckpointTensor& tensor, uint64_t 
 absl::Status WriteSafetensors(const std::string& path, absl::Span<const CheckpointTensor> tensors,
                               Durability durability, const TensorBytes& bytes = nullptr);
 
+// A file of a checkpoint, and the tensors in it, whose `data` is not read.
+struct IndexedFile {
+  std::string name;
+  absl::Span<const CheckpointTensor> tensors;
+};
+
+// Writes model.safetensors.index.json, which says in which file each tensor is, into `directory`.
+absl::Status WriteIndex(const std::string& directory, absl::Span<const IndexedFile> files,
+                        Durability durability);
+
 // Writes a checkpoint into `directory`, which is made if need be: config.json unless `config_json`
 // is empty, and the tensors in files of at most `max_file_bytes` (a larger tensor has its own),
 // with an index where there are several.

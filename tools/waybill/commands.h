@@ -18,6 +18,7 @@ void AddControllerCommand(CLI::App& app, Run& run);
 void AddTrainerCommand(CLI::App& app, Run& run);
 void AddWorkerCommand(CLI::App& app, Run& run);
 void AddDemoCommand(CLI::App& app, Run& run);
+void AddArchiveCommand(CLI::App& app, Run& run);
 void AddPlanCommand(CLI::App& app, Run& run);
 void AddSimulateCommand(CLI::App& app, Run& run);
 void AddStatusCommand(CLI::App& app, Run& run);

@@ -28,6 +28,7 @@ int Main(int argc, char** argv) {
   waybill::AddControllerCommand(app, run);
   waybill::AddTrainerCommand(app, run);
   waybill::AddWorkerCommand(app, run);
+  waybill::AddArchiveCommand(app, run);
   waybill::AddPlanCommand(app, run);
   waybill::AddSimulateCommand(app, run);
   waybill::AddStatusCommand(app, run);
