@@ -405,8 +405,11 @@ class Job:
 
     def moment(self):
         """Returns at a random moment of an update."""
-        seconds = self.random.choice([0, 0.002, 0.01, 0.03, 0.1]) * self.random.random()
-        end = time.monotonic() + seconds
+        self.moment_within(self.random.choice([0, 0.002, 0.01, 0.03, 0.1]))
+
+    def moment_within(self, seconds):
+        """Returns after a random time."""
+        end = time.monotonic() + seconds * self.random.random()
         while time.monotonic() < end:
             pass
 

@@ -24,6 +24,8 @@ from flipped_bits import publish_and_flip
 NO_PAGES = "File too large"  # EFBIG: how memfd_create() and files end at RLIMIT_FSIZE.
 FLIP_ATTEMPTS = 40
 HALT_SECONDS = 30 if NODES else 5
+KILLS_WHILE_JOINING = 4
+JOINING_SECONDS = 2 if NODES else 0.15  # About as long as a rank takes to join.
 
 
 @dataclass
@@ -72,6 +74,22 @@ def kill(job: Job):
     if went_on and not errors:
         job.counts["an update went on without its trainer"] += 1
     _start_missing(job, after)
+    return after
+
+
+def kill_joining(job: Job):
+    """Kills a rank, and some more times while it joins again: while its peers open lanes to it."""
+    after = Aftermath()
+    name = job.random.choice(job.ranks)
+    _count(job, "kill joining", name)
+    if name in job.processes:
+        job.kill(name)
+    job.end_publish()
+    for _ in range(KILLS_WHILE_JOINING):
+        job.start(name)
+        job.moment_within(JOINING_SECONDS)
+        job.kill(name)
+    _start(job, name, after)
     return after
 
 
@@ -276,6 +294,7 @@ def flip(job: Job):
 
 FAULTS = {
     "kill": kill,
+    "joining": kill_joining,
     "stop": stop,
     "leave": leave_or_join,
     "nothing": nothing,

@@ -8,6 +8,7 @@ which is a group of its own. No version goes without the workers. In each round 
 version, and meanwhile one thing happens, drawn by the seed:
 
   kill         a process of any role is killed, and started again
+  joining      a rank is killed, and some more times while it joins again
   stop         a process of any role is stopped for 0.1 to 4 s
   leave        the replica leaves, or joins if it is away
   disk         the disk of the controller's decisions is full, during the update or when the controller
@@ -58,6 +59,7 @@ DEFAULT_SECONDS = 60
 # Kills and stops hit every role, so they are drawn more often.
 WEIGHTS = {
     "kill": 4,
+    "joining": 2,
     "stop": 2,
     "leave": 2,
     "nothing": 1,

@@ -90,7 +90,7 @@ std::vector<std::vector<CheckpointTensor>> DealTensors(absl::Span<const Checkpoi
   return dealt;
 }
 
-absl::StatusOr<Archive> Archive::Open(std::string folder, std::string others) {
+absl::StatusOr<Archive> Archive::Open(std::string folder, const std::string& others) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (!fs::is_directory(folder)) {

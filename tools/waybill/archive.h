@@ -29,7 +29,7 @@ class Archive {
   // the tokenizer) goes into each version; empty: nothing.
   //
   // kNotFound, kFailedPrecondition: names the folder.
-  static absl::StatusOr<Archive> Open(std::string folder, std::string others);
+  static absl::StatusOr<Archive> Open(std::string folder, const std::string& others);
 
   // Returns the whole versions, the oldest first.
   absl::StatusOr<std::vector<uint64_t>> Versions() const;
