@@ -169,12 +169,18 @@ def test_an_archive_that_has_versions_goes_on_after_them(job):
     job.publish(4)
     assert "version 4:" in archive.first_line()
     archive.process.kill()
+    left = job.archive / "version-7.part"
+    left.mkdir()
+    (left / "model-00002-of-00002.safetensors").write_text("of another job")
     again, said = job.start_archive("--every", "3")
     assert "waits for version 7 or later; the archive has 1, up to 4" in said
     for version in (5, 6, 7):
         job.publish(version)
     assert "version 7:" in again.first_line()
     assert job.versions() == ["newest", "version-4", "version-7"]
+    assert sorted(path.name for path in (job.archive / "version-7").iterdir()) == [
+        "model-00001-of-00001.safetensors", "model.safetensors.index.json",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("arguments,why", [

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <set>
 #include <utility>
@@ -76,7 +77,8 @@ std::vector<std::vector<CheckpointTensor>> DealTensors(absl::Span<const Checkpoi
   by_size.reserve(tensors.size());
   for (const CheckpointTensor& tensor : tensors) by_size.push_back(&tensor);
   std::sort(by_size.begin(), by_size.end(), [](const auto* a, const auto* b) {
-    return std::pair(b->size_bytes(), a->name) < std::pair(a->size_bytes(), b->name);
+    const uint64_t of_a = a->size_bytes(), of_b = b->size_bytes();
+    return of_a != of_b ? of_a > of_b : a->name < b->name;
   });
   std::vector<std::vector<CheckpointTensor>> dealt(parts);
   std::set<std::pair<uint64_t, uint32_t>> loads;  // The bytes of each part, and which it is.
@@ -183,11 +185,20 @@ absl::Status Archive::Keep(uint64_t count) const {
   if (versions.empty()) return absl::OkStatus();
   const bool all = count == 0 || count >= versions.size();
   const uint64_t oldest = all ? 0 : versions[versions.size() - count];
+  return Remove(oldest, versions.back());
+}
+
+absl::Status Archive::RemoveUnfinished() const {
+  return Remove(/*whole_before=*/0, std::numeric_limits<uint64_t>::max());
+}
+
+absl::Status Archive::Remove(uint64_t whole_before, uint64_t unfinished_before) const {
   WAYBILL_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(folder_));
   for (const std::string& name : names) {
-    const auto whole = VersionOf(name, "");
-    const auto unfinished = VersionOf(name, kUnfinished);
-    if (!(whole && *whole < oldest) && !(unfinished && *unfinished < versions.back())) continue;
+    const auto whole = VersionOf(name, ""), unfinished = VersionOf(name, kUnfinished);
+    const bool old =
+        (whole && *whole < whole_before) || (unfinished && *unfinished < unfinished_before);
+    if (!old) continue;
     const std::string path = absl::StrCat(folder_, "/", name);
     std::error_code error;
     fs::remove_all(path, error);

@@ -46,6 +46,10 @@ class Archive {
   // versions before the newest.
   absl::Status Keep(uint64_t count) const;
 
+  // Removes what was not finished. Call it in one process before any writes: a part that was left
+  // by another job would be taken for one of this.
+  absl::Status RemoveUnfinished() const;
+
   // Returns where a whole version is.
   std::string FolderOf(uint64_t version) const;
 
@@ -54,6 +58,7 @@ class Archive {
       : folder_(std::move(folder)), others_(std::move(others)) {}
 
   absl::Status Link(uint64_t version) const;
+  absl::Status Remove(uint64_t whole_before, uint64_t unfinished_before) const;
 
   std::string folder_;
   std::vector<std::string> others_;  // Paths of files.

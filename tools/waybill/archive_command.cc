@@ -148,6 +148,8 @@ class Archivist {
 
 absl::Status RunArchive(const Options& options) {
   WAYBILL_ASSIGN_OR_RETURN(Archive archive, Archive::Open(options.folder, options.rank.checkpoint));
+  // Nobody gets a version, and so nobody writes, before all ranks have joined.
+  if (options.rank.identity.rank == 0) WAYBILL_RETURN_IF_ERROR(archive.RemoveUnfinished());
   Archivist archivist(options, std::move(archive));
   WAYBILL_RETURN_IF_ERROR(archivist.Join());
   return archivist.Serve();

@@ -165,13 +165,15 @@ TEST_F(ArchiveTest, WhatIsNoVersionIsNotTakenForOne) {
   EXPECT_THAT(*archive.Versions(), ElementsAre());
 }
 
-TEST_F(ArchiveTest, AVersionThatWasInterruptedIsWrittenAgain) {
-  EXPECT_FALSE(*Write(Open(), 4, 0));
+TEST_F(ArchiveTest, PartsThatAnotherJobHasLeftAreNotTaken) {
+  WriteWhole(Open(), 3);
+  EXPECT_FALSE(*Write(Open(), 4, 1));
   const Archive archive = Open();
-  bytes_.assign(bytes_.size(), std::byte{4});
-  EXPECT_FALSE(*archive.Write(4, 0, parts_));
-  EXPECT_TRUE(*archive.Write(4, 1, parts_));
-  EXPECT_THAT(*archive.Versions(), ElementsAre(4));
+  ASSERT_TRUE(archive.RemoveUnfinished().ok());
+  EXPECT_FALSE(*Write(archive, 4, 0));
+  EXPECT_THAT(*archive.Versions(), ElementsAre(3));
+  EXPECT_TRUE(*Write(archive, 4, 1));
+  EXPECT_THAT(*archive.Versions(), ElementsAre(3, 4));
 }
 
 TEST_F(ArchiveTest, RefusesFoldersThatAreNone) {
