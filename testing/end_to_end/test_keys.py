@@ -62,7 +62,7 @@ def job(tmp_path):
 
 
 def test_each_role_does_its_part_and_no_other(job):
-    with processes.Started(*job.arguments("worker", "worker", "--group", "a")):
+    with processes.Started(*job.arguments("worker", "worker", "--group", "a")) as worker:
         out, _ = processes.run(*job.arguments("trainer", "trainer", "--version", "7"))
         assert "version 7" in out
         processes.run(*job.ask("status", "observer"))
@@ -84,6 +84,8 @@ def test_each_role_does_its_part_and_no_other(job):
             assert f"join as a {command}" in err and "; use the key of a " in err
         out, _ = processes.run(*job.ask("remove-group", "operator", "a"))
         assert "1 worker was dismissed" in out
+        status, _, err = worker.result()
+        assert status == 0 and "worker 0 ends: " in err and "removed" in err
 
 
 def test_a_key_is_replaced_while_its_rank_runs(job):

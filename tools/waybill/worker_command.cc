@@ -20,6 +20,7 @@
 #include "tools/check/check_held.h"
 #include "tools/waybill/commands.h"
 #include "tools/waybill/driven.h"
+#include "tools/waybill/printable.h"
 #include "tools/waybill/rank_options.h"
 
 namespace waybill {
@@ -90,7 +91,10 @@ class WorkerProcess {
       if (absl::Status status = worker_->AwaitShown(shown + 1, kLong); !status.ok()) {
         const bool job_ended =
             options_.versions == 0 && count > 0 && !absl::IsPermissionDenied(status);
-        return job_ended ? absl::OkStatus() : status;
+        if (!job_ended) return status;
+        std::cerr << "waybill: worker " << options_.rank.identity.rank
+                  << " ends: " << Printable(status.message()) << std::endl;
+        return absl::OkStatus();
       }
       shown = worker_->shown_version();
       std::cout << "worker " << options_.rank.identity.rank << ": version " << shown << " is shown"
