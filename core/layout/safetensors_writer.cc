@@ -180,6 +180,10 @@ absl::Status WriteSafetensors(const std::string& path, absl::Span<const Checkpoi
   return file.Finish(durability);
 }
 
+std::string FileName(size_t i, size_t count) {
+  return absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, count);
+}
+
 absl::Status WriteIndex(const std::string& directory, absl::Span<const IndexedFile> files,
                         Durability durability) {
   uint64_t total_bytes = 0;
@@ -225,9 +229,7 @@ absl::Status WriteCheckpoint(const std::string& directory, absl::string_view con
     begin = end;
   }
   for (size_t i = 0; i < files.size(); ++i) {
-    if (files.size() > 1) {
-      files[i].name = absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
-    }
+    if (files.size() > 1) files[i].name = FileName(i, files.size());
     WAYBILL_RETURN_IF_ERROR(WriteSafetensors(absl::StrCat(directory, "/", files[i].name),
                                              files[i].tensors, durability, bytes));
   }

@@ -35,6 +35,10 @@ using TensorBytes = std::function<void(const CheckpointTensor& tensor, uint64_t 
 absl::Status WriteSafetensors(const std::string& path, absl::Span<const CheckpointTensor> tensors,
                               Durability durability, const TensorBytes& bytes = nullptr);
 
+// Returns the name that Hugging Face gives file `i` (from 0) of so many:
+// "model-00001-of-00002.safetensors".
+std::string FileName(size_t i, size_t count);
+
 // A file of a checkpoint, and the tensors in it, whose `data` is not read.
 struct IndexedFile {
   std::string name;

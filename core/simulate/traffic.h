@@ -36,7 +36,8 @@ struct PairTraffic {
 
 struct Traffic {
   std::vector<PairTraffic> pairs;  // By trainer, then by worker. Each has bytes.
-  // What workers relay, by the worker that sends, whose rank `trainer` is.
+  // The traffic that workers relay, in the order of the senders. `trainer` is the rank of the
+  // worker that sends.
   std::vector<PairTraffic> relays;
   std::vector<uint64_t> trainer_held_bytes;
   std::vector<uint64_t> worker_held_bytes;

@@ -11,7 +11,7 @@ the third block to what they are in the first. Every update must commit.
 The strangers share the machine with the job, as real ones do not: they run at the lowest priority, and make 100
 connections a second, or hold 200. The third block shows how much of the delay comes from that alone: strangers and
 those who answer them take the same processor time, but touch none of the job's ports. The last column is the
-processor time that the other job's processes spend on an attack.
+processor time that the other job's processes spend for each attack, with the little that they spend anyway.
 """
 
 import argparse
@@ -169,13 +169,9 @@ def drill(job, other, kind, blocks):
     ports, ports_of_other = ports_of(job, kind), ports_of(other, kind)
     attacks, attacks_on_other = multiprocessing.Value("i", 0), multiprocessing.Value("i", 0)
     times = {name: [] for name in BLOCKS}
-    busy = (
-        0.0  # What the other job spends while it is attacked, less what it spends while it rests.
-    )
+    busy = 0.0  # The processor time of the other job while it is attacked.
     for _ in range(blocks):
-        begin = processor_seconds(other)
         times["without"] += update_times(job)
-        busy -= processor_seconds(other) - begin
         with stranger(kind, ports, attacks):
             times["beside"] += update_times(job)
         begin = processor_seconds(other)

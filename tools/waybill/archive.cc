@@ -17,7 +17,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
@@ -52,10 +51,6 @@ std::optional<uint64_t> VersionOf(absl::string_view name, absl::string_view endi
   if (!absl::ConsumePrefix(&name, kPrefix) || !absl::ConsumeSuffix(&name, ending)) return {};
   if (name.empty() || name[0] == '0' || !absl::SimpleAtoi(name, &version)) return {};
   return version;
-}
-
-std::string FileOf(size_t part, size_t parts) {
-  return absl::StrFormat("model-%05d-of-%05d.safetensors", part + 1, parts);
 }
 
 absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& folder) {
@@ -143,20 +138,21 @@ absl::StatusOr<bool> Archive::Write(uint64_t version, uint32_t part,
     }
     std::vector<IndexedFile> index;
     index.reserve(parts.size());
-    for (size_t i = 0; i < parts.size(); ++i) index.push_back({FileOf(i, parts.size()), parts[i]});
+    for (size_t i = 0; i < parts.size(); ++i)
+      index.push_back({FileName(i, parts.size()), parts[i]});
     WAYBILL_RETURN_IF_ERROR(WriteIndex(folder, index, Durability::kSynced));
   }
   // A part has its name once it is on the disk: when the last one has it, another process may give
   // the folder its own.
-  const std::string path = absl::StrCat(folder, "/", FileOf(part, parts.size()));
+  const std::string path = absl::StrCat(folder, "/", FileName(part, parts.size()));
   const std::string unnamed = absl::StrCat(path, ".new");
   WAYBILL_RETURN_IF_ERROR(WriteSafetensors(unnamed, parts[part], Durability::kSynced));
   fs::rename(unnamed, path, error);
   if (error) return Failed("rename", unnamed, error.value());
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (!fs::exists(absl::StrCat(folder, "/", FileOf(i, parts.size())), error)) return false;
+    if (!fs::exists(absl::StrCat(folder, "/", FileName(i, parts.size())), error)) return false;
   }
-  // Of several processes that have seen the last part, one gives the folder its name.
+  // Renames the folder, unless another process has seen the last part too and was faster.
   absl::Status named = Sync(folder);
   if (named.ok()) {
     fs::rename(folder, FolderOf(version), error);
