@@ -161,7 +161,7 @@ void Coordinator::OnMessage(ConnectionId connection, const proto::RankMessage& m
       member->SetFetch(message.fetch(), message.fetch_at_least());
       Group& group = GroupNamed(member->id.group);
       group.wanted_version = 0;
-      group.holders_tried = 0;
+      group.attempts.ForgetTrainers();
       break;
     }
     case proto::RankMessage::kLaneFailed:
@@ -243,8 +243,8 @@ void Coordinator::Admit(ConnectionId connection, const proto::Join& join, absl::
   join_deadlines_.emplace(member->join_deadline, connection);
   if (member->id.role == Role::kWorker) {
     Group& group = GroupNamed(member->id.group);
-    group.loans_tried.clear();
-    group.holders_tried = 0;
+    group.attempts.ForgetLenders();
+    group.attempts.ForgetTrainers();
     group.to_lend.reset();
     group.wanted_version = 0;
   } else {

@@ -24,6 +24,7 @@
 #include "absl/time/time.h"
 #include "core/plan/plan.h"
 #include "core/plan/rest.h"
+#include "core/protocol/catch_up_attempts.h"
 #include "core/protocol/decision.h"
 #include "core/protocol/decisions.h"
 #include "core/protocol/manifest_parts.h"
@@ -184,8 +185,6 @@ class Coordinator final {
     bool fetches() const { return !workers.here.empty() && workers.here.begin()->second->fetches; }
     // Returns true while the trainers bring it a version.
     bool updating() const { return round != nullptr && !catching_up; }
-    // Returns true if that group is not asked for a version again.
-    bool IsTried(const std::string& lender) const;
 
     Term term;
     absl::Time stop_deadline =
@@ -193,13 +192,7 @@ class Coordinator final {
     absl::Status holes;          // What nobody holds while trainers are absent; OK if not known.
     uint64_t lent_version = 0;   // By the term's lender.
     absl::Time loan_patience = absl::InfinitePast();  // Publishes wait for the loan until then.
-    // By lender, since a worker joined or a version was committed by any group.
-    std::map<std::string, int> loans_tried;
-    // How often a version was not got from the trainers that hold it, since a worker joined or
-    // asked.
-    uint64_t held_tried = 0;  // The version.
-    int holders_tried = 0;
-    absl::Status last_loan_trouble;
+    CatchUpAttempts attempts;
     Tables tables;      // Those of the last plan in which the trainers sent all.
     bool here = false;  // Versions go to it, or will when all its workers are back.
     // The least version that the group shows when the fetch for which its workers wait is answered;

@@ -10,12 +10,6 @@
 #include "core/protocol/coordinator.h"
 
 namespace waybill {
-namespace {
-
-// How often a group is asked to lend. It may show another version by the time it hears of it.
-constexpr int kMostLoansTried = 3;
-
-}  // namespace
 
 uint64_t Coordinator::VersionToLend(Group& group) {
   if (group.to_lend) return *group.to_lend;
@@ -113,11 +107,6 @@ uint64_t Coordinator::OldestToReplace(const Group& group) const {
   return oldest;
 }
 
-bool Coordinator::Group::IsTried(const std::string& lender) const {
-  const auto tried = loans_tried.find(lender);
-  return tried != loans_tried.end() && tried->second >= kMostLoansTried;
-}
-
 // Returns the group that shows the newest version, if that is newer than what some worker of
 // `group` has, and not older than what any has, so that `group` shows one version then; else an
 // empty text.
@@ -136,7 +125,8 @@ std::string Coordinator::FindLender(const Group& group) {
     for (const GroupNumber number : lenders) {
       Group& lender = *numbered_.at(number);
       // The lender may have changed since standings_ was brought up to date.
-      if (!group.IsTried(lender.name) && VersionToLend(lender) == version) return lender.name;
+      if (group.attempts.MayAsk(lender.name) && VersionToLend(lender) == version)
+        return lender.name;
     }
   }
   return "";
@@ -144,8 +134,8 @@ std::string Coordinator::FindLender(const Group& group) {
 
 bool Coordinator::IsHeldFor(const Group& group) const {
   const uint64_t newest = NewestToGet();
-  const bool tried = group.held_tried == newest && group.holders_tried >= kMostLoansTried;
-  return held_version_ == newest && OldestToReplace(group) < newest && !tried;
+  return held_version_ == newest && OldestToReplace(group) < newest &&
+         group.attempts.MayAskTrainers(newest);
 }
 
 // A group that is whole has missed a version if its round failed, and not that of another. A lender
@@ -161,16 +151,13 @@ void Coordinator::TryCatchUp(Group& group, absl::Time now) {
 
 // Another group may lend it, or the next update brings it.
 void Coordinator::GiveUpLoan(Group& group, const absl::Status& why) {
-  const std::string from =
-      group.term.lent() ? absl::StrCat("group ", group.term.lender()) : "the trainers";
-  group.last_loan_trouble = While(absl::StrCat("catch up from ", from), why);
-  if (group.term.lent()) {
-    group.loans_tried[group.term.lender()] = kMostLoansTried;
-    return group.term.Gather();
+  if (!group.term.lent()) {
+    return group.attempts.OnTrainersFailed(group.round->update().version,
+                                           While("catch up from the trainers", why));
   }
-  const uint64_t version = group.round->update().version;
-  if (std::exchange(group.held_tried, version) != version) group.holders_tried = 0;
-  ++group.holders_tried;
+  const std::string& lender = group.term.lender();
+  group.attempts.OnLenderFailed(lender, While(absl::StrCat("catch up from group ", lender), why));
+  group.term.Gather();
 }
 
 void Coordinator::EndCatchingUp(Group& group, const absl::Status& why, absl::Time now) {

@@ -137,7 +137,7 @@ proto::StatusReply Coordinator::Status(const proto::StatusRequest& request) cons
     out->set_committed_version(CommittedBy(group));
     if (group.round != nullptr) out->set_updating_version(group.round->update().version);
     out->set_waiting_for(DescribeWaiting(group));
-    out->set_catch_up_trouble(std::string(group.last_loan_trouble.message()));
+    out->set_catch_up_trouble(std::string(group.attempts.last_trouble().message()));
     out->set_lost_version(group.lost_version);
     out->set_lost_why(std::string(group.lost_status.message()));
     out->set_fetches(group.fetches());

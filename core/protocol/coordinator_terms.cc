@@ -126,7 +126,7 @@ void Coordinator::OnPlanned(const std::string& name, uint64_t ticket, Planned pl
   Group& group = *planned_for;
   absl::StatusOr<Plan>& plan = planned.plan;
   if (group.term.lent()) {
-    ++group.loans_tried[group.term.lender()];
+    group.attempts.OnAsked(group.term.lender());
     Group* const lender = FindGroup(group.term.lender());
     group.lent_version = lender == nullptr ? 0 : VersionToLend(*lender);
     if (group.lent_version == 0) plan = absl::AbortedError("it shows several versions");

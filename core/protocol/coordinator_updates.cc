@@ -177,7 +177,7 @@ void Coordinator::OnRecorded(uint64_t ticket, Recorded recorded, const absl::Sta
     group.to_lend.reset();
     if (decisions_.Add(decision)) {
       // Whoever could not lend the version before may be able to lend this one.
-      for (auto& [name, other] : groups_) other.loans_tried.clear();
+      for (auto& [name, other] : groups_) other.attempts.ForgetLenders();
       MarkAllChanged();
     }
   }
@@ -730,9 +730,9 @@ void Coordinator::FinishRoundIfOver(Group& group, absl::Time now) {
   group.stop_deadline = absl::InfiniteFuture();
   if (group.round->committed()) {
     group.term.OnCommitted();
-    group.loans_tried.clear();
+    group.attempts.ForgetLenders();
   }
-  if (caught_up) group.last_loan_trouble = absl::OkStatus();
+  if (caught_up) group.attempts.OnCaughtUp();
   group.round.reset();
   if (group.term.phase() == Phase::kForOneRound) group.term.Gather();
   ResolveDoubts(group, /*everybody_is_here=*/false);
