@@ -20,27 +20,26 @@ absl::StatusOr<std::unique_ptr<WorkerRank>> WorkerRank::Create(
   options.manifest = EncodeWithNics(manifest, *fabric);
   options.nics = ListNics(*fabric);
   options.mode = engine.mode;
-  std::unique_ptr<WorkerRank> rank(new WorkerRank(std::move(options), engine.chunk_bytes, lending,
-                                                  manifest, std::move(asked), fabric, actions));
+  std::unique_ptr<WorkerRank> rank(
+      new WorkerRank(std::move(options), manifest, std::move(asked), fabric, actions));
   WAYBILL_ASSIGN_OR_RETURN(rank->engine_,
                            ReceiverEngine::Create(fabric, std::move(manifest), user_regions, engine,
                                                   [rank = rank.get()](const ReceiverEvent& event) {
                                                     rank->events_.push_back(event);
                                                   }));
+  rank->lender_.emplace(rank->manifest_, engine.chunk_bytes, lending, fabric, rank->engine_.get(),
+                        &rank->session_);
   return rank;
 }
 
-WorkerRank::WorkerRank(SessionOptions options, uint64_t chunk_bytes,
-                       const SenderEngineOptions& lending, Manifest manifest,
-                       std::set<Notice::Kind> asked, Fabric* fabric, RankActions* actions)
+WorkerRank::WorkerRank(SessionOptions options, Manifest manifest, std::set<Notice::Kind> asked,
+                       Fabric* fabric, RankActions* actions)
     : manifest_(std::move(manifest)),
       mode_(options.mode),
-      chunk_bytes_(chunk_bytes),
       fabric_(*fabric),
       actions_(*actions),
       nics_(fabric),
-      session_(std::move(options), std::move(asked), this),
-      lending_(lending) {
+      session_(std::move(options), std::move(asked), this) {
   fabric_events_.reserve(256);
 }
 
@@ -95,10 +94,6 @@ void WorkerRank::OnMessage(const proto::ControllerMessage& message, absl::Time n
 
 void WorkerRank::Step(absl::Time now) {
   now_ = now;
-  if (relay_ && now >= relay_->stop_now_at) {
-    relay_->stop_now_at = absl::InfiniteFuture();
-    RelayingEngine().StopNow();
-  }
   StepEngines(now);
   HandleEvents(now);
   if (auto nics = nics_.Look(now)) {
@@ -113,24 +108,15 @@ void WorkerRank::StepEngines(absl::Time now) {
   fabric_events_.clear();
   fabric_.Poll(fabric_events_);
   for (const FabricEvent& event : fabric_events_) {
-    if (engine_->Handle(event)) continue;
-    for (auto& [group, loan] : loans_) {
-      if (loan.sender->engine().Handle(event)) break;
-    }
+    if (!engine_->Handle(event)) (void)lender_->Handle(event);
   }
   engine_->Step(now);
-  ReleaseArrivedChunks();
-  for (bool again = !loans_.empty(); again;) {
-    const uint64_t before = staging_->slots().changes();
-    for (auto& [group, loan] : loans_) loan.sender->engine().Step();
-    // Another engine may be waiting for a slot that this engine has freed.
-    again = loans_.size() > 1 && staging_->slots().changes() != before;
-  }
+  lender_->Step(now);
 }
 
 absl::Time WorkerRank::next_deadline() const {
-  if (!events_.empty() || !loan_events_.empty()) return absl::InfinitePast();
-  return std::min(session_.next_deadline(), relay_ ? relay_->stop_now_at : absl::InfiniteFuture());
+  if (!events_.empty()) return absl::InfinitePast();
+  return std::min(session_.next_deadline(), lender_->next_deadline());
 }
 
 WorkerReport WorkerRank::report() const {
@@ -151,11 +137,17 @@ void WorkerRank::Tell(Notice notice) {
 }
 
 absl::StatusOr<proto::Offers> WorkerRank::SetPlan(TermPlan plan) {
-  if (plan.group != session_.group()) return SetLoan(std::move(plan));
-  if (plan.relay) return SetRelay(std::move(plan));
-  engine_->RelayBy(nullptr);
-  relay_.reset();
-  ForgetGroup(plan.group);
+  if (plan.group != session_.group()) {
+    if (mode_ == Mode::kInPlace) {
+      return absl::FailedPreconditionError("its memory is written directly, and is not lent");
+    }
+    return lender_->SetLoan(std::move(plan));
+  }
+  if (plan.relay) {
+    if (connected_) return absl::FailedPreconditionError("a plan of relays after the term's lanes");
+    return lender_->SetRelay(std::move(plan));
+  }
+  lender_->EndRelay();
   // An impostor of the controller must not get at memory beyond the regions of this rank.
   const bool lent = !plan.lender.empty();
   WAYBILL_RETURN_IF_ERROR(
@@ -180,161 +172,9 @@ absl::StatusOr<proto::Offers> WorkerRank::SetPlan(TermPlan plan) {
   return offers;
 }
 
-// Takes a snapshot of the shown version, which must be the version to lend.
-absl::StatusOr<proto::Offers> WorkerRank::SetLoan(TermPlan plan) {
-  WAYBILL_RETURN_IF_ERROR(CheckRankPlan(plan.routes, Verbatim(manifest_), Role::kTrainer));
-  ForgetGroup(plan.group);
-  if (mode_ == Mode::kInPlace) {
-    return absl::FailedPreconditionError("its memory is written directly, and is not lent");
-  }
-  WAYBILL_ASSIGN_OR_RETURN(Snapshot snapshot,
-                           TakeSnapshot(absl::StrCat("group ", plan.group, ", which catches up")));
-  if (snapshot.version() != plan.lent_version) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("it shows version ", snapshot.version(), ", not ", plan.lent_version));
-  }
-  WAYBILL_RETURN_IF_ERROR(MakeStaging());
-  std::vector<MemorySpan> sources = Spans(snapshot);
-  const std::string group = plan.group;
-  GroupSender& sender = MakeSender(group);
-  loans_.at(group).snapshot = std::move(snapshot);
-  absl::StatusOr<proto::Offers> offers = sender.SetPlan(std::move(plan), std::move(sources));
-  // The session has no such term, so it will not end the loan.
-  if (!offers.ok()) ForgetGroup(group);
-  return offers;
-}
-
-absl::Status WorkerRank::MakeStaging() {
-  if (staging_ != nullptr) return absl::OkStatus();
-  WAYBILL_ASSIGN_OR_RETURN(staging_, StagingArea::Create(&fabric_, lending_));
-  return absl::OkStatus();
-}
-
-GroupSender& WorkerRank::MakeSender(const std::string& group) {
-  Loan& loan = loans_[group];
-  loan.sender = std::make_unique<GroupSender>(
-      &fabric_, staging_.get(),
-      [this, group](const SenderEvent& event) { loan_events_.emplace_back(group, event); });
-  return *loan.sender;
-}
-
-std::vector<MemorySpan> WorkerRank::Spans(const Snapshot& snapshot) const {
-  std::vector<MemorySpan> spans;
-  for (uint32_t r = 0; r < manifest_.region_count(); ++r) {
-    const absl::Span<const std::byte> region = snapshot.region(r);
-    // The spans are only read.
-    spans.push_back({.kind = engine_->shown_kind(r),
-                     .data = const_cast<std::byte*>(region.data()),
-                     .size_bytes = region.size()});
-  }
-  return spans;
-}
-
-// --- relaying ---
-
-absl::StatusOr<proto::Offers> WorkerRank::SetRelay(TermPlan plan) {
-  if (relay_ || connected_) {
-    return absl::FailedPreconditionError("a plan of relays after the term's lanes");
-  }
-  WAYBILL_RETURN_IF_ERROR(CheckRankPlan(plan.routes, manifest_, Role::kTrainer));
-  WAYBILL_ASSIGN_OR_RETURN(RelayedRoutes routes,
-                           RelayedRoutes::Create(engine_->arrivals(), chunk_bytes_,
-                                                 plan.routes.routes, lending_.chunk_bytes));
-  WAYBILL_RETURN_IF_ERROR(MakeStaging());
-  relay_ = {.routes = std::move(routes), .update = {}};
-  engine_->RelayBy(&relay_->routes);
-  // This worker's memory may be paused now, so each update sets the sources.
-  GroupSender& sender = MakeSender(plan.group);
-  return sender.SetPlan(std::move(plan), std::vector<MemorySpan>(manifest_.region_count()));
-}
-
-SenderEngine& WorkerRank::RelayingEngine() { return loans_.at(session_.group()).sender->engine(); }
-
-// Relays an update as it arrives, or a version that is shown already from the shown memory.
-absl::Status WorkerRank::StartRelaying(const UpdateId& update, const proto::Start& start) {
-  if (relay_->sending) {
-    relay_->next = {update, start};
-    return absl::OkStatus();
-  }
-  Loan& loan = loans_.at(session_.group());
-  relay_->arriving = receiving_ == update;
-  std::vector<MemorySpan> sources;
-  std::optional<Snapshot> snapshot;
-  if (receiving_ == update) {
-    sources = engine_->Receiving();
-  } else {
-    WAYBILL_ASSIGN_OR_RETURN(snapshot, TakeSnapshot("others of the group"));
-    if (snapshot->version() != update.version) {
-      return absl::FailedPreconditionError(absl::StrCat("it shows version ", snapshot->version()));
-    }
-    sources = Spans(*snapshot);
-  }
-  WAYBILL_RETURN_IF_ERROR(loan.sender->engine().SetSources(std::move(sources)));
-  WAYBILL_RETURN_IF_ERROR(
-      loan.sender->Start(update, start, NonFiniteRule::kKept,
-                         relay_->arriving ? SourcesAre::kArriving : SourcesAre::kThere));
-  loan.snapshot = std::move(snapshot);
-  relay_->update = update;
-  relay_->sending = true;
-  relay_->received = relay_->routes.updates();
-  relay_->released = relay_->given = 0;
-  ReleaseArrivedChunks();
-  return absl::OkStatus();
-}
-
-void WorkerRank::ReleaseArrivedChunks() {
-  if (!relay_ || !relay_->sending || !relay_->arriving) return;
-  if (relay_->received != relay_->routes.updates()) return;  // The next update has begun to arrive.
-  SenderEngine& engine = RelayingEngine();
-  const auto chunks = relay_->routes.chunks();
-  while (relay_->released < chunks.size()) engine.Release(chunks[relay_->released++]);
-  const auto digests = relay_->routes.digests();
-  for (; relay_->given < digests.size(); ++relay_->given) {
-    engine.GiveDigest(digests[relay_->given].route, digests[relay_->given].digest);
-  }
-}
-
-// Stops relaying. Lanes on which writes do not end are closed after a while, in Step().
-void WorkerRank::StopRelaying(uint64_t epoch, uint32_t sequence) {
-  stopping_.insert({epoch, sequence});
-  if (!relay_) return;
-  if (relay_->next && relay_->next->update.epoch == epoch &&
-      relay_->next->update.sequence == sequence) {
-    relay_->next.reset();
-  }
-  if (!IsRelaying(epoch, sequence)) return;
-  relay_->stop_now_at = now_ + kQuiescenceTimeout;
-  RelayingEngine().Abort(sequence);
-}
-
-absl::Status WorkerRank::SetBufferAddress(const std::string& group, uint32_t worker,
-                                          uint32_t buffer_index, const proto::Buffer& buffer) {
-  WAYBILL_ASSIGN_OR_RETURN(GroupSender * sender, FindSender(group));
-  return sender->SetBufferAddress(worker, buffer_index, buffer);
-}
-
-absl::Status WorkerRank::StartSending(const std::string& group, const UpdateId& update,
-                                      const proto::Start& start) {
-  WAYBILL_ASSIGN_OR_RETURN(GroupSender * sender, FindSender(group));
-  if (group == session_.group()) return StartRelaying(update, start);
-  return sender->Start(update, start, NonFiniteRule::kKept);
-}
-
-absl::StatusOr<GroupSender*> WorkerRank::FindSender(const std::string& group) {
-  const auto loan = loans_.find(group);
-  if (loan == loans_.end()) return absl::FailedPreconditionError("the term has no such routes");
-  return loan->second.sender.get();
-}
-
-void WorkerRank::ForgetGroup(const std::string& group) {
-  loans_.erase(group);
-  std::erase_if(loan_events_, [&](const auto& event) { return event.first == group; });
-}
-
 absl::Status WorkerRank::Connect(const std::string& group, const proto::Connect& connect) {
   if (group != session_.group() || connect.relay()) {
-    WAYBILL_ASSIGN_OR_RETURN(GroupSender * sender, FindSender(group));
-    return sender->Connect(connect);
+    return lender_->Connect(group, connect);
   }
   std::vector<SenderAddress> senders;
   for (const proto::Peer& peer : connect.peers()) {
@@ -358,51 +198,7 @@ void WorkerRank::HandleEvents(absl::Time now) {
     events_.pop_front();
     Handle(event, now);
   }
-  while (!loan_events_.empty()) {
-    const auto [group, event] = std::move(loan_events_.front());
-    loan_events_.pop_front();
-    Handle(group, event);
-  }
-  ReportStoppedRelay();
-}
-
-void WorkerRank::ReportStoppedRelay() {
-  std::erase_if(stopping_, [&](const auto& update) {
-    const auto [epoch, sequence] = update;
-    if (IsRelaying(epoch, sequence)) return false;
-    session_.OnRelayStopped(epoch, sequence);
-    return true;
-  });
-}
-
-void WorkerRank::Handle(const std::string& group, const SenderEvent& event) {
-  Loan& loan = loans_.at(group);
-  const bool relayed = group == session_.group();
-  switch (event.kind) {
-    case SenderEvent::Kind::kConnected: {
-      std::vector<LaneReport> lanes = loan.sender->engine().ReportLanes();
-      for (LaneReport& lane : lanes) lane.relay = relayed;
-      return session_.OnConnected(group, lanes, relayed);
-    }
-    case SenderEvent::Kind::kPeerFailed:
-      return session_.OnLaneFailed(group, event.peer, event.status);
-    case SenderEvent::Kind::kRefused:
-      return session_.OnSendingFailed(event.update, event.status);
-    case SenderEvent::Kind::kSent:
-    case SenderEvent::Kind::kStopped:
-      loan.snapshot.reset();
-      if (relayed) StartNextRelay();
-      return;
-  }
-}
-
-void WorkerRank::StartNextRelay() {
-  relay_->sending = false;
-  relay_->stop_now_at = absl::InfiniteFuture();
-  const std::optional<RelayStart> next = std::exchange(relay_->next, std::nullopt);
-  if (!next) return;
-  const absl::Status status = StartRelaying(next->update, next->start);
-  if (!status.ok()) session_.OnSendingFailed(next->update, status);
+  lender_->ReportEvents();
 }
 
 void WorkerRank::Handle(const ReceiverEvent& event, absl::Time now) {
@@ -417,7 +213,7 @@ void WorkerRank::Handle(const ReceiverEvent& event, absl::Time now) {
       if (connected_) session_.OnNics(ListNics(fabric_));  // Before the plan that this leads to.
       return session_.OnLaneFailed(session_.group(), {Role::kTrainer, event.sender}, event.status);
     case ReceiverEvent::Kind::kReady: {
-      receiving_ = event.update;
+      lender_->OnReady(event.update);
       // Every READY contains the address, so none is lost with an aborted update.
       proto::Ready ready;
       ready.set_buffer_index(event.buffer_index);
@@ -437,7 +233,7 @@ void WorkerRank::Handle(const ReceiverEvent& event, absl::Time now) {
     case ReceiverEvent::Kind::kFailed:
       return session_.OnFailed(event.update, event.status, event.wrong_base, now);
     case ReceiverEvent::Kind::kShown:
-      if (receiving_ == event.update) receiving_.reset();
+      lender_->OnReceived(event.update);
       return session_.OnShown(event.update, event.pause, event.unchanged, now);
   }
 }
