@@ -203,6 +203,7 @@ class Coordinator final {
 
     uint32_t sequence = 0;
     std::unique_ptr<UpdateRound> round;
+    bool tells_later = false;         // TellUndecided() waits for a worker to show a version.
     bool catching_up = false;         // The round brings a version that was published before.
     std::optional<uint64_t> to_lend;  // The last result of VersionToLend(); null if it may differ.
     std::optional<Rest> rest;         // Until the round that brings it has begun.
@@ -368,7 +369,9 @@ class Coordinator final {
   static absl::Status WhyUnusable(const Group& group, uint64_t version);
   void ResolveDoubt(Member& member, bool everybody_is_here);
   void ResolveDoubts(const Group& group, bool everybody_is_here);
-  void TellUndecided(const Group& group, Member& trainer);
+  static bool IsAboutToShow(const Group& group, uint64_t version);
+  void TellUndecided(Group& group, Member& trainer);
+  void TellUndecidedLater(Group& group);
   void NoteGivenUp(uint64_t version, uint32_t trainer);
 
   absl::Status CheckPublish(const Member& member, const proto::Publish& publish) const;

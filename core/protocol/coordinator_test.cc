@@ -208,6 +208,7 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
   void Shown(uint32_t w, bool unchanged = false) {
     Tell(kWorker[w], [&](auto& m) {
       *m.mutable_shown()->mutable_round() = round(w);
+      m.mutable_shown()->set_version(Last(kWorker[w], Kind::kPrepare)->prepare().version());
       m.mutable_shown()->set_unchanged(unchanged);
     });
   }
@@ -498,6 +499,56 @@ TEST_F(CoordinatorTest, ATrainerThatComesBackHearsWhoCannotUseWhatIsCommitted) {
     EXPECT_TRUE(Last(kTrainer[1], Kind::kOutcome)->outcome().committed());
     EXPECT_EQ(Error(kTrainer[1], Kind::kOutcome),
               "version 5 is committed, but worker 0 cannot show it: no room");
+  }
+}
+
+// Also if no decision is known, but a worker that shows the version.
+TEST_F(CoordinatorTest, ATrainerThatComesBackHearsOfACommitOnceWorkersHaveShownItOrCannot) {
+  for (const bool known : {true, false}) {
+    for (const bool shows : {true, false}) {
+      SCOPED_TRACE(absl::StrCat(known, shows));
+      std::vector<Decision> decisions;
+      if (known) decisions = {{.epoch = 1, .sequence = 1, .version = 5, .group = "all"}};
+      MakeCoordinator(decisions, /*durable=*/known);
+      proto::Round of;
+      of.set_epoch(1);
+      of.set_sequence(1);
+      for (const uint32_t t : {0u, 1u}) {
+        Join(kTrainer[t], Role::kTrainer, t,
+             [](proto::Join& join) { join.add_undecided_versions(5); });
+      }
+      Join(kWorker[1], Role::kWorker, 1, [](proto::Join& join) { join.set_shown_version(5); });
+      Join(kWorker[0], Role::kWorker, 0, [&](proto::Join& join) {
+        join.set_shown_version(4);
+        *join.mutable_doubt()->mutable_round() = of;
+        join.mutable_doubt()->set_version(5);
+      });
+      OfferIn("all");
+      ConnectIn("all");
+      ASSERT_EQ(Count(kWorker[0], Kind::kCommit), 1);
+      EXPECT_EQ(Count(kTrainer[0], Kind::kOutcome), 0);
+      // The next version does not wait.
+      for (const uint32_t t : {0u, 1u}) Publish(t, 6);
+      ASSERT_EQ(Count(kWorker[0], Kind::kPrepare), 1);
+      Tell(kWorker[0], [&](auto& m) {
+        if (shows) {
+          *m.mutable_shown()->mutable_round() = of;
+          m.mutable_shown()->set_version(5);
+        } else {
+          *m.mutable_failed()->mutable_round() = of;
+          *m.mutable_failed()->mutable_error() = EncodeError(absl::InternalError("no room"));
+          m.mutable_failed()->set_version(5);
+        }
+      });
+      for (const uint32_t t : {0u, 1u}) {
+        ASSERT_EQ(Count(kTrainer[t], Kind::kOutcome), 1);
+        EXPECT_EQ(Last(kTrainer[t], Kind::kOutcome)->outcome().version(), 5u);
+        EXPECT_TRUE(Last(kTrainer[t], Kind::kOutcome)->outcome().committed());
+        EXPECT_EQ(Error(kTrainer[t], Kind::kOutcome),
+                  shows ? "" : "version 5 is committed, but worker 0 cannot show it: no room");
+      }
+      sent_.clear();
+    }
   }
 }
 
@@ -1306,6 +1357,20 @@ TEST_F(FetchTest, AGroupThatFetchesIsNotMissedWhenItIsGone) {
   ShowWhatArrives(0, 6);
   EXPECT_EQ(Count(kTrainer[0], Kind::kOutcome), 2);
   EXPECT_TRUE(Last(kTrainer[0], Kind::kOutcome)->outcome().committed());
+}
+
+TEST_F(FetchTest, APublishThatWaitedForALostGroupNamesIt) {
+  groups_ = {"a", "b"};
+  EstablishFetching(/*pushed_to_a=*/true);
+  PublishAndHold(5);
+  ShowWhatArrives(0, 5);
+  Gone(kWorker[0]);
+  for (const uint32_t t : {0u, 1u}) Publish(t, 6, /*deadline_ms=*/1000);
+  EXPECT_EQ(Count(kTrainer[0], Kind::kPublishRefused), 0);
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(Error(kTrainer[0], Kind::kPublishRefused),
+            "publish version 6: still waiting for group a (group a is not here: worker 0 of group "
+            "\"a\" is gone: its stream ended)");
 }
 
 TEST_F(FetchTest, AGroupGetsVersionsInOneWay) {

@@ -81,13 +81,26 @@ void Coordinator::ResolveDoubts(const Group& group, bool everybody_is_here) {
   for (const auto& [rank, worker] : group.workers.here) ResolveDoubt(*worker, everybody_is_here);
 }
 
-// Keeps what a worker says about a version that its group has committed, also in an earlier term.
+// Keeps what a worker says about a version that its group has committed, also in an earlier term,
+// and perhaps by a decision that only its members know of.
 void Coordinator::NoteUnusable(Member& member, const proto::Failed& failed) {
   if (member.id.role == Role::kTrainer) return;
   const Decision* const decision = GroupNamed(member.id.group).decisions.Find(failed.round());
-  if (decision == nullptr) return;
-  member.unusable.emplace().set_version(decision->version);
+  const uint64_t version = decision != nullptr ? decision->version : failed.version();
+  if (version == 0 || (decision == nullptr && version != member.committed_version)) return;
+  member.unusable.emplace().set_version(version);
   *member.unusable->mutable_error() = failed.error();
+}
+
+// Returns true if a worker has yet to show, or to say that it cannot show, a version that it knows
+// to be committed.
+bool Coordinator::IsAboutToShow(const Group& group, uint64_t version) {
+  const auto& workers = group.workers.here;
+  return std::any_of(workers.begin(), workers.end(), [&](const auto& worker) {
+    const Member& member = *worker.second;
+    const bool unusable = member.unusable && member.unusable->version() >= version;
+    return member.shown_version < version && version <= member.committed_version && !unusable;
+  });
 }
 
 // Returns what a worker of the group has said that keeps it from using a committed version.
@@ -102,12 +115,22 @@ absl::Status Coordinator::WhyUnusable(const Group& group, uint64_t version) {
 // Tells a trainer that came back what became in the group of the versions that it sent before. One
 // that is told to have failed must not be committed after all: others that still wait to publish it
 // are refused.
-void Coordinator::TellUndecided(const Group& group, Member& trainer) {
+void Coordinator::TellUndecided(Group& group, Member& trainer) {
+  const std::set<uint64_t>& versions = trainer.undecided_versions;
+  if (versions.empty() || trainer.told_groups.contains(group.name)) return;
   // The next term begins when the version is decided whose rest is brought in this one.
-  if (group.round != nullptr && group.round->undecided()) return;
-  if (trainer.undecided_versions.empty()) return;
-  if (!trainer.told_groups.insert(group.name).second) return;
-  for (const uint64_t version : trainer.undecided_versions) {
+  if (group.round != nullptr && group.round->undecided() &&
+      versions.contains(group.round->update().version)) {
+    return;
+  }
+  // A version is reported as committed once it is known who could not show it.
+  if (std::any_of(versions.begin(), versions.end(),
+                  [&](uint64_t version) { return IsAboutToShow(group, version); })) {
+    group.tells_later = true;
+    return;
+  }
+  trainer.told_groups.insert(group.name);
+  for (const uint64_t version : versions) {
     const bool committed = ShowsOrKnows(group, version) || group.decisions.Contains(version);
     // Earlier decisions may have been forgotten, also by controllers before this one. The newest
     // version that any group has committed is never forgotten.
@@ -126,6 +149,14 @@ void Coordinator::TellUndecided(const Group& group, Member& trainer) {
     }
     SendOutcome(trainer.id.rank, /*attempt=*/0, version, group.name,
                 {committed ? Part::State::kCommitted : Part::State::kGivenUp, lost});
+  }
+}
+
+// Called when a worker has shown a version, or has said that it cannot.
+void Coordinator::TellUndecidedLater(Group& group) {
+  if (!std::exchange(group.tells_later, false)) return;
+  for (const auto& [rank, trainer] : members_.trainers().here) {
+    if (trainer->established) TellUndecided(group, *trainer);
   }
 }
 
@@ -464,6 +495,10 @@ void Coordinator::RefuseLatePublishes(Publication& publication, absl::Time now) 
       for (const auto& [name, group] : groups_) {
         if (waiting.empty()) waiting = DescribeWaiting(group);
       }
+      for (const Lost& lost : lost_) {
+        if (!waiting.empty() || IsBack(lost)) continue;
+        waiting = absl::StrCat("group ", lost.group, " (", lost.why.message(), ")");
+      }
       why = WithScope(StillWaiting(version, waiting), Scope::kUpdate);
     } else if (absent_too_long(publish.received)) {
       why = absl::UnavailableError(absl::StrCat("publish version ", version,
@@ -759,6 +794,7 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
   const uint32_t rank = member.id.rank;
   if (message.has_failed()) {
     NoteUnusable(member, message.failed());
+    if (member.id.role == Role::kWorker) TellUndecidedLater(GroupNamed(member.id.group));
     const Group* term = FindTerm({member.id}, message.failed().round().epoch());
     if (term == nullptr || term->round == nullptr ||
         !IsOf(message.failed().round(), term->round->update())) {
@@ -792,6 +828,7 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
       members_.SetShown(member, message.shown().version(), message.shown().round());
       group.to_lend.reset();
       member.unusable.reset();
+      TellUndecidedLater(group);
     }
     OnReport(member, message.shown().report());
     if (current(message.shown().round())) {

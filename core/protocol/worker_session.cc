@@ -232,6 +232,7 @@ void WorkerSession::SendFailed(const UpdateId& update, const absl::Status& statu
                                bool wrong_base) {
   proto::RankMessage message;
   message.mutable_failed()->set_wrong_base(wrong_base);
+  message.mutable_failed()->set_version(update.version);
   *message.mutable_failed()->mutable_round() = EncodeRound(update);
   *message.mutable_failed()->mutable_error() = EncodeError(status);
   Send(std::move(message));
