@@ -56,7 +56,6 @@ absl::StatusOr<MemoryKind> KindOf(const waybill_region_options_t& options) {
   switch (options.kind) {
     case 0:
     case WAYBILL_MEMORY_HOST:
-    case WAYBILL_MEMORY_PINNED:
       return MemoryKind::kHost;
     case WAYBILL_MEMORY_DEVICE:
       WAYBILL_RETURN_IF_ERROR(FindGpu());

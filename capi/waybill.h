@@ -104,8 +104,7 @@ enum {
 enum {
   WAYBILL_SCOPE_CALL = 1,   /* This call failed. Nothing else is affected. */
   WAYBILL_SCOPE_UPDATE = 2, /* This version will not be shown. The next one may be. */
-  WAYBILL_SCOPE_PEER = 3,   /* One peer is lost. The next epoch rebuilds its lanes. */
-  WAYBILL_SCOPE_ENGINE = 4  /* Nothing on this rank works any more. */
+  WAYBILL_SCOPE_PEER = 3    /* One peer is lost. The next epoch rebuilds its lanes. */
 };
 
 typedef struct waybill_error waybill_error_t;
@@ -313,7 +312,7 @@ WAYBILL_API void waybill_queue_destroy(waybill_queue_t* queue);
 
 /* ---- memory ---- */
 
-enum { WAYBILL_MEMORY_HOST = 1, WAYBILL_MEMORY_PINNED = 2, WAYBILL_MEMORY_DEVICE = 3 };
+enum { WAYBILL_MEMORY_HOST = 1, WAYBILL_MEMORY_DEVICE = 2 };
 
 typedef struct waybill_region_options {
   size_t struct_size;

@@ -141,23 +141,6 @@ HWY_INLINE Pair<V32> LoadPair(const std::byte* src) {
   return {RoundVia<type, via>(a), RoundVia<type, via>(b)};
 }
 
-// Rounds floats to `type`.
-template <Wide type>
-HWY_INLINE void StorePair(Pair<V32> bits, std::byte* dst) {
-  const D32 d;
-  uint32_t* to = reinterpret_cast<uint32_t*>(dst);
-  if constexpr (type == Wide::kF32) {
-    hn::StoreU(bits.a, d, to);
-    hn::StoreU(bits.b, d, to + hn::Lanes(d));
-  } else if constexpr (type == Wide::kBf16) {
-    const V16 joined = JoinHighHalves<type>(RoundToBf16(bits.a), RoundToBf16(bits.b));
-    hn::StoreU(hn::BitCast(d, joined), d, to);
-  } else {
-    const V16 joined = JoinLowHalves<type>(F32ToF16(bits.a), F32ToF16(bits.b));
-    hn::StoreU(hn::BitCast(d, joined), d, to);
-  }
-}
-
 #endif  // HWY_TARGET != HWY_SCALAR
 
 }  // namespace waybill::kernels::HWY_NAMESPACE

@@ -47,7 +47,6 @@ const (
 	ScopeCall   Scope = C.WAYBILL_SCOPE_CALL   // This call failed; everything else goes on.
 	ScopeUpdate Scope = C.WAYBILL_SCOPE_UPDATE // This version will not be shown; the next may be.
 	ScopePeer   Scope = C.WAYBILL_SCOPE_PEER   // One peer is gone.
-	ScopeEngine Scope = C.WAYBILL_SCOPE_ENGINE // Nothing on this rank works any more.
 )
 
 // An Error is what the library says of a call that failed, word for word.

@@ -16,7 +16,6 @@ type MemoryKind uint32
 
 const (
 	MemoryHost   MemoryKind = C.WAYBILL_MEMORY_HOST
-	MemoryPinned MemoryKind = C.WAYBILL_MEMORY_PINNED
 	MemoryDevice MemoryKind = C.WAYBILL_MEMORY_DEVICE
 )
 

@@ -38,11 +38,11 @@ TEST(Status, EachLayerAddsWhatItWasDoing) {
 }
 
 TEST(Status, TheWiderScopeWins) {
-  absl::Status status = WithScope(absl::AbortedError("x"), Scope::kPeer);
-  EXPECT_EQ(ScopeOf(WithScope(status, Scope::kUpdate)), Scope::kPeer);
-  EXPECT_EQ(ScopeOf(WithScope(status, Scope::kEngine)), Scope::kEngine);
+  absl::Status status = WithScope(absl::AbortedError("x"), Scope::kUpdate);
+  EXPECT_EQ(ScopeOf(WithScope(status, Scope::kCall)), Scope::kUpdate);
+  EXPECT_EQ(ScopeOf(WithScope(status, Scope::kPeer)), Scope::kPeer);
   EXPECT_EQ(ScopeOf(absl::AbortedError("x")), Scope::kCall);
-  EXPECT_TRUE(WithScope(absl::OkStatus(), Scope::kEngine).ok());
+  EXPECT_TRUE(WithScope(absl::OkStatus(), Scope::kPeer).ok());
 }
 
 TEST(RankId, SaysItsRole) {

@@ -23,8 +23,6 @@ absl::string_view Name(Scope scope) {
       return "update";
     case Scope::kPeer:
       return "peer";
-    case Scope::kEngine:
-      return "engine";
   }
   return "unknown";
 }

@@ -18,7 +18,6 @@ enum class Scope : unsigned char {
   kCall = 1,    // This call failed; everything else goes on.
   kUpdate = 2,  // This version will not be shown; the next may be.
   kPeer = 3,    // One peer is gone; its lanes are to be rebuilt in another term.
-  kEngine = 4,  // Nothing on this rank works any more.
 };
 
 absl::string_view Name(Scope scope);

@@ -31,7 +31,7 @@ namespace waybill {
 
 enum class MemoryKind : uint8_t {
   kHost = 1,
-  kDevice = 3,
+  kDevice = 2,
 };
 
 struct MemorySpan {
@@ -106,6 +106,8 @@ struct FabricEvent {
     // lane.
     kImmediate = 3,
     // The lane is dead; LaneStatus() says why. Comes once per lane, and is the lane's last event.
+    // It
+    // may come before this end calls ConnectLane(), if the peer connects its end and dies.
     kFailed = 4,
   };
   Kind kind = Kind::kConnected;

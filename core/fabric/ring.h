@@ -25,12 +25,6 @@ class Ring {
     ++size_;
     (*this)[size_ - 1] = std::move(value);
   }
-  void PushFront(T value) {
-    if (size_ == slots_.size()) Grow();
-    begin_ = (begin_ - 1) & (slots_.size() - 1);
-    ++size_;
-    (*this)[0] = std::move(value);
-  }
   T PopFront() {
     T value = std::move((*this)[0]);
     begin_ = (begin_ + 1) & (slots_.size() - 1);

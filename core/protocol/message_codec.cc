@@ -17,7 +17,7 @@ proto::Error EncodeError(const absl::Status& status) {
 absl::Status DecodeError(const proto::Error& error) {
   absl::Status status(static_cast<absl::StatusCode>(error.code()), error.message());
   if (error.scope() > static_cast<uint32_t>(Scope::kCall) &&
-      error.scope() <= static_cast<uint32_t>(Scope::kEngine)) {
+      error.scope() <= static_cast<uint32_t>(Scope::kPeer)) {
     status = WithScope(std::move(status), static_cast<Scope>(error.scope()));
   }
   return status;

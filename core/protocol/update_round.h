@@ -142,7 +142,6 @@ class UpdateRound {
   // Returns the workers that were told to relay and have not reported that they stopped.
   std::set<uint32_t> RelaysThatRun() const;
   // Returns why the group has given the version up; OK if it has not.
-  const absl::Status& abort_status() const { return abort_status_; }
   // Describes what the round waits for, as "READY of worker 1; publish() by trainer 0".
   std::string DescribeWaiting() const;
 

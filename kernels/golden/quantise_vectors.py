@@ -33,10 +33,6 @@ def mix(x):
     return x ^ x >> np.uint64(31)
 
 
-def bits_of(array):
-    return array.view(UNSIGNED[array.dtype.itemsize])
-
-
 def as_f32(array):
     return array.astype(np.float32)
 

@@ -10,10 +10,10 @@ from waybill import _waybill
 from waybill.dtypes import buffer_number, dlpack_number, dtype_number
 from waybill.errors import InvalidArgument
 
-HOST, PINNED, DEVICE = 1, 2, 3
+HOST, DEVICE = 1, 2
 
-# DLPack's types of devices.
-_DLPACK_KINDS = {1: HOST, 2: DEVICE, 3: PINNED, 13: DEVICE}
+# DLPack's types of devices; 3 is host memory that CUDA has pinned.
+_DLPACK_KINDS = {1: HOST, 2: DEVICE, 3: HOST, 13: DEVICE}
 
 
 class Memory:

@@ -74,8 +74,6 @@ pub enum Scope {
     Update,
     /// One peer is gone; its lanes are rebuilt in another epoch.
     Peer,
-    /// Nothing on this rank works any more.
-    Engine,
 }
 
 /// The library's error of a call that failed, word for word.
@@ -111,7 +109,6 @@ impl Error {
             scope: match error.scope() {
                 ffi::WAYBILL_SCOPE_UPDATE => Scope::Update,
                 ffi::WAYBILL_SCOPE_PEER => Scope::Peer,
-                ffi::WAYBILL_SCOPE_ENGINE => Scope::Engine,
                 _ => Scope::Call,
             },
             message: error.message(),

@@ -34,8 +34,6 @@ pub enum MemoryKind {
     /// The host's.
     #[default]
     Host = ffi::WAYBILL_MEMORY_HOST,
-    /// The host's, pinned for a device.
-    Pinned = ffi::WAYBILL_MEMORY_PINNED,
     /// A device's: it can be lent, and not be read or written here.
     Device = ffi::WAYBILL_MEMORY_DEVICE,
 }

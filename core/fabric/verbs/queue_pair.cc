@@ -97,7 +97,6 @@ absl::StatusOr<QueuePair::Plan> QueuePair::PlanTo(const LaneAddress& peer) const
   receive.max_dest_rd_atomic = 1;
   receive.min_rnr_timer = kMinRnrTimer;
   receive.ah_attr.dlid = peer.lid;
-  receive.ah_attr.sl = options_.service_level;
   receive.ah_attr.port_num = nic_.port();
   if (nic_.is_ethernet() || peer.lid == 0) {
     receive.ah_attr.is_global = 1;

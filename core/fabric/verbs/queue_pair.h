@@ -26,7 +26,6 @@ struct QueuePairOptions {
   uint8_t ack_timeout = 0;
   uint8_t retry_count = 6;
   uint8_t traffic_class = 0;
-  uint8_t service_level = 0;
 };
 
 class QueuePair {

@@ -164,10 +164,10 @@ ibv_mr* Regions::RegisterWith(const OwnRegion& region, Attempt& attempt) const {
   unsigned access = region.is_source ? 0 : IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
   // Peers cannot read it: the queue pairs of lanes do not allow that.
   if (region.memory.needs_read_back) access |= IBV_ACCESS_REMOTE_READ;
-  // An optional flag: the library leaves it out where the device does not know it.
-  if (relaxed_ordering_ && region.memory.kind == MemoryKind::kDevice) {
-    access |= IBV_ACCESS_RELAXED_ORDERING;
-  }
+  // Writes to a GPU's memory may pass each other: without it, some platforms reach less than half
+  // of the wire rate. An optional flag: the library leaves it out where the device does not know
+  // it.
+  if (region.memory.kind == MemoryKind::kDevice) access |= IBV_ACCESS_RELAXED_ORDERING;
   if (region.memory.dmabuf_fd >= 0) {
     ibv_mr* const mr =
         verbs_.RegDmabufMr(device.pd(), region.memory.dmabuf_offset_bytes, region.memory.size_bytes,

@@ -52,13 +52,11 @@ struct RegistrationCounts {
 
 class Regions {
  public:
-  // The devices outlive it. `relaxed_ordering`: let writes to memory of devices pass each other.
-  Regions(Verbs* verbs, std::vector<Device*> devices, bool relaxed_ordering,
-          const BounceLimits& bounce)
+  // The devices outlive it.
+  Regions(Verbs* verbs, std::vector<Device*> devices, const BounceLimits& bounce)
       : verbs_(*verbs),
         devices_(std::move(devices)),
         retired_keys_(devices_.size()),
-        relaxed_ordering_(relaxed_ordering),
         bounce_limits_(bounce) {}
   ~Regions();
 
@@ -148,7 +146,6 @@ class Regions {
   Verbs& verbs_;
   const std::vector<Device*> devices_;
   std::vector<absl::flat_hash_map<uint32_t, RetiredKey>> retired_keys_;  // Indexed by device.
-  const bool relaxed_ordering_;
   const BounceLimits bounce_limits_;
   uint32_t last_id_ = 0;
   std::map<RegionId, OwnRegion> regions_;

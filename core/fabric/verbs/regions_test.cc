@@ -28,13 +28,12 @@ constexpr BounceLimits kBounce = {.slots = 4, .slot_bytes = 1000};
 
 class RegionsTest : public testing::Test {
  protected:
-  void Make(bool relaxed_ordering = true, const fake_verbs::DeviceOptions& options = {}) {
+  void Make(const fake_verbs::DeviceOptions& options = {}) {
     for (const char* name : {"mlx5_0", "mlx5_1"}) host.AddDevice(name, options);
     ibv_device** list = host.GetDeviceList(nullptr);
     for (int i = 0; i < 2; ++i) opened.push_back(*Device::Open(&host, list[i]));
     host.FreeDeviceList(list);
-    regions.emplace(&host, std::vector<Device*>{opened[0].get(), opened[1].get()}, relaxed_ordering,
-                    kBounce);
+    regions.emplace(&host, std::vector<Device*>{opened[0].get(), opened[1].get()}, kBounce);
   }
   MemorySpan OfDevice() { return {MemoryKind::kDevice, memory.data(), memory.size()}; }
   // Whose dma-buf has so many bytes.
@@ -83,12 +82,6 @@ TEST_F(RegionsTest, OnlyWritesToADevicesMemoryMayPassEachOther) {
                                      IBV_ACCESS_RELAXED_ORDERING});
 }
 
-TEST_F(RegionsTest, NoWritesPassEachOtherWhereThatIsTurnedOff) {
-  Make(/*relaxed_ordering=*/false);
-  ASSERT_TRUE(regions->Register(OfDevice(), "device").ok());
-  EXPECT_EQ(NewestAccess(), unsigned{IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE});
-}
-
 TEST_F(RegionsTest, OnlyMemoryThatHasToBeReadBackCanBeRead) {
   Make();
   MemorySpan span = OfDevice();
@@ -108,13 +101,13 @@ TEST_F(RegionsTest, ADmabufIsTriedFirst) {
 }
 
 TEST_F(RegionsTest, WithoutDmabufsADevicesMemoryIsRegisteredAsAnyOther) {
-  Make(true, {.dmabuf = false});
+  Make({.dmabuf = false});
   ASSERT_TRUE(regions->Register(Exported(), "device").ok());
   EXPECT_EQ(host.newest_registration("mlx5_0")->kind, RegistrationKind::kPlain);
 }
 
 TEST_F(RegionsTest, WhereADevicesMemoryCannotBeRegisteredItIsSaidWhatIsMissing) {
-  Make(true, {.dmabuf = false});
+  Make({.dmabuf = false});
   host.FailRegistrations("mlx5_1", {.error = EFAULT});
   const absl::Status status = regions->Register(OfDevice(), "gpu memory").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
@@ -283,7 +276,7 @@ TEST_F(RegionsTest, AKeyThatALaneWasGrantedIsNeverOfTheSameMemoryAgain) {
 
 TEST_F(RegionsTest, ALongRegionIsRegisteredWithAllDevicesAtOnce) {
   std::latch both(2);
-  Make(true, {.during_registration = [&] { both.arrive_and_wait(); }});
+  Make({.during_registration = [&] { both.arrive_and_wait(); }});
   EXPECT_TRUE(regions->Allocate(1 << 20, "long").ok());
   EXPECT_EQ(Alive("mlx5_0") + Alive("mlx5_1"), 2u);
 }

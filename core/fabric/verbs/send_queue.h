@@ -65,7 +65,6 @@ class SendQueue {
   void UseRing(BounceRing* ring);
   // And before anything bounced is.
   void BounceAt(const PeerRing& peer) { peer_ring_ = peer; }
-  bool has_ring() const { return ring_ != nullptr; }
   bool may_bounce() const { return peer_ring_.slots > 0; }
 
   bool full() const { return posts_end_ - posts_begin_ == limits_.posts; }

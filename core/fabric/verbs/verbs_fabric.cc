@@ -51,10 +51,9 @@ class VerbsFabric final : public Fabric {
                              .posts = capabilities_.max_outstanding_posts},
                   .queue_pair = {.receives = capabilities_.max_outstanding_posts,
                                  .ack_timeout = options.ack_timeout,
-                                 .traffic_class = options.traffic_class,
-                                 .service_level = options.service_level},
+                                 .traffic_class = options.traffic_class},
                   .bounce = options.bounce},
-        regions_(verbs, nics_->devices(), options.relaxed_ordering, settings_.bounce) {}
+        regions_(verbs, nics_->devices(), settings_.bounce) {}
 
   ~VerbsFabric() override {
     for (const auto& [id, open] : lanes_) open.nic->connector->Forget(id);

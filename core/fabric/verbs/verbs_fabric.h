@@ -52,8 +52,6 @@ struct VerbsOptions {
   // (1 s), where a smaller one can fire on a request that is only slow.
   uint8_t ack_timeout = 0;
   uint8_t traffic_class = 0;
-  uint8_t service_level = 0;
-  bool relaxed_ordering = true;  // Applies to memory of devices, never to host memory.
   // After so long without a call of Poll(), as when this process was stopped, the fabric reads what
   // peers have revoked before it posts what waits.
   absl::Duration long_pause = absl::Milliseconds(10);

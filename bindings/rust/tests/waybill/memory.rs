@@ -106,7 +106,7 @@ fn an_owner_lives_until_the_last_rank_is_gone() {
     let raw = RawMemory {
         data: memory.as_mut_ptr(),
         length: memory.len(),
-        kind: MemoryKind::Pinned,
+        kind: MemoryKind::Host,
         read_only: false,
     };
     let owner = (memory, Owner(dropped.clone()));
