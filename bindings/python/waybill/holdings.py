@@ -245,27 +245,32 @@ class Holdings:
         Memory that is read becomes one region for each storage. A region that is written must not have holes or be
         written twice, so only neighbours are merged.
         """
-        held = [h for h in self._holdings.values() if not h.memory.empty]
+        held = [
+            (holding.memory.kind, *holding.memory.span(), number, holding)
+            for number, holding in enumerate(self._holdings.values())
+            if not holding.memory.empty
+        ]
+        held.sort()
         regions: list[Regions] = []
         last_storage: int | None = None
         farthest: Holding | None = None  # The one that ends last of those before.
-        for holding in sorted(held, key=lambda h: (h.memory.kind, h.memory.span())):
-            begin, end = holding.memory.span()
-            if farthest is None or farthest.memory.kind != holding.memory.kind:
-                farthest = holding
-            elif to_write and begin < farthest.memory.span()[1]:
+        farthest_end = 0
+        for kind, begin, end, _, holding in held:
+            if farthest is None or farthest.memory.kind != kind:
+                farthest, farthest_end = holding, end
+            elif to_write and begin < farthest_end:
                 raise InvalidArgument(
                     f'"{farthest.name}" and "{holding.name}" overlap in memory: only tensors that are the same may have '
                     "several names"
                 )
-            if end > farthest.memory.span()[1]:
-                farthest = holding
+            if end > farthest_end:
+                farthest, farthest_end = holding, end
             last = regions[-1] if regions else None
             same = last is not None and last_storage == holding.memory.storage
             if last is not None and (
                 same and begin == last.end
                 if to_write
-                else same or (holding.memory.kind == HOST and begin < last.end)
+                else same or (kind == HOST and begin < last.end)
             ):
                 last.end = max(last.end, end)
                 last.holdings.append(holding)
@@ -294,13 +299,16 @@ def _add_part(
     memory = holding.memory
     size = _waybill.dtype_size(memory.dtype)
     offset = holding.offset_bytes + size * first
-    wanted = dense_strides(part.extents)
-    dense = all(n == 1 or a == b for n, a, b in zip(part.extents, its_strides, wanted))
+    extents = part.extents
+    wanted = dense_strides(extents)
+    dense = its_strides == wanted or all(
+        n == 1 or a == b for n, a, b in zip(extents, its_strides, wanted)
+    )
     strides = None if dense else list(its_strides)
     if isinstance(part, Padding):
-        manifest.add_padding(holding.region, offset, size, list(part.extents), strides)
+        manifest.add_padding(holding.region, offset, size, list(extents), strides)
         return
-    if 0 in part.extents:
+    if 0 in extents:
         return
     if part.content not in CONTENTS:
         raise InvalidArgument(

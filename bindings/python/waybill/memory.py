@@ -71,10 +71,14 @@ class Memory:
 
     def span(self) -> tuple[int, int]:
         """Returns the addresses [begin, end) between which the elements lie."""
+        lowest = highest = 0  # In elements from the address.
+        for extent, stride in zip(self.shape, self.strides):
+            if stride < 0:
+                lowest += (extent - 1) * stride
+            else:
+                highest += (extent - 1) * stride
         size = _waybill.dtype_size(self.dtype)
-        reach = [(n - 1) * stride for n, stride in zip(self.shape, self.strides)]
-        begin = self.address + size * sum(r for r in reach if r < 0)
-        return begin, self.address + size * (1 + sum(r for r in reach if r > 0))
+        return self.address + size * lowest, self.address + size * (highest + 1)
 
 
 def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
