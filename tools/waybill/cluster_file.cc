@@ -281,7 +281,6 @@ absl::Status ReadFile(const Reader& reader, const YAML::Node& root, ClusterFile&
       {root, ""},
       {
           reader.Text("name", &file.name),
-          reader.Text("published", &file.published),
           reader.Flag("digests", &file.digests),
           reader.Choice<Relays>("relays", RelaysByName(),
                                 [&file](Relays relays) { file.relays = relays; }),

@@ -33,7 +33,6 @@ struct Side {
 
 struct ClusterFile {
   std::string name;
-  std::string published;  // A published case to compare with; or empty.
 
   // The model of the shardings. Both are empty if both sides have manifests.
   std::string model;       // A synthetic model; empty if `checkpoint` is not.

@@ -136,7 +136,7 @@ struct RefusalCase {
 
 const RefusalCase kRefusals[] = {
     {"an_unknown_key", std::string(kLeast) + "modle: {}\n",
-     "a.yaml:4: key \"modle\" is unknown; accepted: name, published"},
+     "a.yaml:4: key \"modle\" is unknown; accepted: name, digests"},
     {"an_unknown_key_within_another", "model:\n  name: m\n  layer: 3\n",
      "a.yaml:3: key \"model.layer\" is unknown; accepted: name, checkpoint, layers"},
     {"a_key_twice", std::string(kLeast) + "name: a\nname: b\n",
@@ -194,7 +194,7 @@ const RefusalCase kRefusals[] = {
      "a.yaml:4: key \"stragglers[0].rank\" is \"3\"; accepted: \"trainer N\" or \"worker N\""},
     {"what_is_not_yaml", "model: {name: m\ntrainers", "a.yaml:2: not YAML:"},
     {"a_list_in_place_of_a_mapping", "[1, 2]", "a.yaml:1: the file is not a mapping"},
-    {"an_empty_file", "", "a.yaml: the file is not a mapping; accepted keys: name, published"},
+    {"an_empty_file", "", "a.yaml: the file is not a mapping; accepted keys: name, digests"},
     {"a_comma_without_quotes",
      "model: {name: m}\ntrainers: {sharding: fsdp=2}\nworkers: {sharding: tp=4,dp=2}\n",
      "a.yaml:3: key \"workers.dp=2\" is unknown; accepted: sharding, manifests, replicas"},

@@ -64,18 +64,6 @@ absl::Status SetRanks(absl::string_view name, uint32_t ranks, Side& side) {
 absl::StatusOr<Prediction> Predict(const ClusterFile& file) {
   Prediction prediction;
   prediction.file = file;
-  const simulate::PublishedCase* published = nullptr;
-  if (!file.published.empty()) {
-    published = simulate::FindPublishedCase(file.published);
-    if (published == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          file.name, ": there is no published case \"", file.published, "\"; the cases are ",
-          absl::StrJoin(simulate::PublishedCases(), ", ",
-                        [](std::string* out, const simulate::PublishedCase& one) {
-                          absl::StrAppend(out, one.name);
-                        })));
-    }
-  }
   WAYBILL_ASSIGN_OR_RETURN(PlannedJob job, PlanJob(file));
   prediction.planning_seconds = job.seconds;
   prediction.plan_hash = job.plan.hash();
@@ -86,9 +74,6 @@ absl::StatusOr<Prediction> Predict(const ClusterFile& file) {
                                               {.mode = file.mode, .digests = file.digests}));
   prediction.result.warnings.insert(prediction.result.warnings.begin(), job.warnings.begin(),
                                     job.warnings.end());
-  if (published != nullptr) {
-    prediction.published = simulate::PredictPublished(*published, file.hardware);
-  }
   return prediction;
 }
 
@@ -108,7 +93,6 @@ absl::Status Sweep(const std::string& what, Prediction& prediction) {
   prediction.swept = sides[0];
   for (uint64_t ranks = first; ranks <= last; ranks *= 2) {
     ClusterFile file = prediction.file;
-    file.published.clear();
     const auto count = static_cast<uint32_t>(ranks);
     WAYBILL_RETURN_IF_ERROR(sides[0] == "workers"
                                 ? SetRanks<WorkerSharding>("workers", count, file.workers)

@@ -6,12 +6,10 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "core/simulate/published.h"
 #include "core/simulate/result.h"
 #include "core/simulate/traffic.h"
 #include "tools/waybill/cluster_file.h"
@@ -31,13 +29,12 @@ struct Prediction {
   simulate::Result result;
   double planning_seconds = 0;
   uint64_t plan_hash = 0;
-  std::optional<simulate::PublishedPrediction> published;
   std::string swept;  // "workers", or empty.
   std::vector<SweepPoint> sweep;
 };
 
 // Plans and simulates the job. kInvalidArgument: whatever the layout, the planner and the
-// simulation refuse, and a published case that is not known.
+// simulation refuse.
 absl::StatusOr<Prediction> Predict(const ClusterFile& file);
 
 // Predicts the job with other numbers of ranks as well: "workers=32..512" doubles from 32 to 512.

@@ -60,17 +60,6 @@ void AppendRelays(const simulate::Result& result, std::string& text) {
                         static_cast<double>(relayed_bytes) / 1e9, workers);
 }
 
-void AppendPublished(const Prediction& prediction, std::string& text) {
-  if (!prediction.published) return;
-  const auto* one = simulate::FindPublishedCase(prediction.file.published);
-  absl::StrAppendFormat(
-      &text,
-      "\nwith the published system's rules (gather, round robin, barrier): %.3f s; "
-      "published: %.3f s; off by %+.1f %%\n",
-      prediction.published->seconds, one->measured_seconds,
-      100 * prediction.published->error(*one));
-}
-
 nlohmann::json ToJson(const RankResult& rank) {
   nlohmann::json json = {{"name", NameOf(rank)},
                          {"held_bytes", rank.held_bytes},
@@ -116,7 +105,6 @@ std::string FormatPrediction(const Prediction& prediction) {
                         "imbalance        %9.3f of trainers, %.3f of workers (busiest / mean)\n",
                         result.trainer_imbalance, result.worker_imbalance);
   AppendRelays(result, text);
-  AppendPublished(prediction, text);
   absl::StrAppendFormat(&text, "\n%-13s %12s %12s %15s %15s %15s %15s %15s\n", "busiest rank",
                         "holds MB", "moves MB", "stage ms", "post ms", "wire ms", "verify ms",
                         "commit ms");
@@ -183,12 +171,6 @@ nlohmann::json PredictionToJson(const Prediction& prediction) {
                              {"bytes", port.bytes},
                              {"bytes_per_second", port.rate},
                              {"busy_seconds", port.busy}});
-  }
-  if (prediction.published) {
-    const auto* one = simulate::FindPublishedCase(prediction.file.published);
-    json["published"] = {{"measured_seconds", one->measured_seconds},
-                         {"predicted_seconds", prediction.published->seconds},
-                         {"error", prediction.published->error(*one)}};
   }
   if (!prediction.sweep.empty()) {
     json["sweep"] = {{"what", prediction.swept}, {"points", nlohmann::json::array()}};

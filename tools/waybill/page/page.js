@@ -101,15 +101,10 @@
       $('figures').append(make('div', {}, make('dt', {}, name), make('dd', {}, String(value))));
     }
     if (bound > 0) {
-      const p = data.published;
-      const longest = Math.max(data.seconds, bound, p ? Math.max(p.predicted_seconds, p.measured_seconds) : 0);
+      const longest = Math.max(data.seconds, bound);
       $('bound').append(bar('update', data.seconds / longest, seconds(data.seconds)));
       for (const [side, b] of bounds) {
         $('bound').append(bar(`${side} bound: ${b.port}`, b.seconds / longest, seconds(b.seconds)));
-      }
-      if (p) {
-        $('bound').append(bar("published system's rules", p.predicted_seconds / longest, seconds(p.predicted_seconds)));
-        $('bound').append(bar('published measurement', p.measured_seconds / longest, seconds(p.measured_seconds)));
       }
     }
     if (data.slowest_path) show('slowest', `Slowest path: ${data.slowest_path}.`);

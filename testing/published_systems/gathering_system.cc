@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "core/simulate/published.h"
+#include "testing/published_systems/gathering_system.h"
 
 #include <algorithm>
 #include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include "core/base/rank_id.h"
 #include "core/simulate/network.h"
 #include "core/simulate/processors.h"
 #include "core/simulate/virtual_time.h"
 
-namespace waybill::simulate {
+namespace waybill {
 namespace {
+
+using simulate::Hardware;
 
 constexpr uint64_t kMillion = 1'000'000;
 
@@ -126,7 +130,7 @@ class PublishedRun {
         tables_(MakeTables(of)) {
     for (uint32_t t = 0; t < of.trainers; ++t) {
       threads_.push_back(
-          std::make_unique<Threads>(&cores_, 1, fabrics_.slowdown(Role::kTrainer, t)));
+          std::make_unique<simulate::Threads>(&cores_, 1, fabrics_.slowdown(Role::kTrainer, t)));
     }
   }
 
@@ -167,11 +171,11 @@ class PublishedRun {
 
   const PublishedCase& of_;
   const PublishedCalls calls_;
-  VirtualTime time_;
-  Cores cores_;
-  Fabrics fabrics_;
+  simulate::VirtualTime time_;
+  simulate::Cores cores_;
+  simulate::Fabrics fabrics_;
   const std::vector<Table> tables_;
-  std::vector<std::unique_ptr<Threads>> threads_;
+  std::vector<std::unique_ptr<simulate::Threads>> threads_;
   uint32_t left_ = 0;
 };
 
@@ -208,4 +212,4 @@ PublishedPrediction PredictPublished(const PublishedCase& of, const Hardware& ha
   return prediction;
 }
 
-}  // namespace waybill::simulate
+}  // namespace waybill

@@ -2,16 +2,14 @@
 
 // The published cases: that their sizes are those of the models, and how far off predictions are.
 
-#include "core/simulate/published.h"
+#include "testing/published_systems/gathering_system.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <cstdio>
+#include <string>
 
-#include "core/simulate/simulate.h"
-
-namespace waybill::simulate {
+namespace waybill {
 namespace {
 
 TEST(Published, KimiHasTheSizesOfItsConfig) {
@@ -65,4 +63,4 @@ TEST_P(PublishedTest, ThePublishedRulesArePredictedWithin15Percent) {
 }
 
 }  // namespace
-}  // namespace waybill::simulate
+}  // namespace waybill

@@ -5,20 +5,16 @@
 // That system gathers a tensor's shards on all trainers of its mesh (`full_tensor()`), fuses and
 // quantises it there, and has one of them write it to each worker, in turn. Tensors that are whole
 // on every worker come first; a barrier of all trainers parts them from the experts.
-#ifndef WAYBILL_CORE_SIMULATE_PUBLISHED_H_
-#define WAYBILL_CORE_SIMULATE_PUBLISHED_H_
+#ifndef WAYBILL_TESTING_PUBLISHED_SYSTEMS_GATHERING_SYSTEM_H_
+#define WAYBILL_TESTING_PUBLISHED_SYSTEMS_GATHERING_SYSTEM_H_
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "core/simulate/hardware.h"
-#include "core/simulate/traffic.h"
 
-namespace waybill::simulate {
+namespace waybill {
 
 // What calls take, as published of Kimi-K2 on one rank. Both cases are predicted with them.
 struct PublishedCalls {
@@ -67,12 +63,12 @@ struct PublishedPrediction {
 };
 
 // Predicts the case by the published system's rules.
-PublishedPrediction PredictPublished(const PublishedCase& of, const Hardware& hardware,
+PublishedPrediction PredictPublished(const PublishedCase& of, const simulate::Hardware& hardware,
                                      const PublishedCalls& calls = {});
 
 // GPUs with a NIC of 400 Gb/s each, eight to a host.
-Hardware PublishedHardware();
+simulate::Hardware PublishedHardware();
 
-}  // namespace waybill::simulate
+}  // namespace waybill
 
-#endif  // WAYBILL_CORE_SIMULATE_PUBLISHED_H_
+#endif  // WAYBILL_TESTING_PUBLISHED_SYSTEMS_GATHERING_SYSTEM_H_
