@@ -31,7 +31,7 @@
 
 #include "absl/time/time.h"
 #include "kernels/digest.h"
-#include "tools/waybill/process_usage.h"
+#include "tools/waybill/observe/process_usage.h"
 
 namespace waybill {
 namespace {

@@ -39,7 +39,7 @@
 #include "core/fabric/tcp/tcp_fabric.h"
 #include "core/fabric/verbs/verbs_fabric.h"
 #include "kernels/digest.h"
-#include "tools/waybill/process_usage.h"
+#include "tools/waybill/observe/process_usage.h"
 
 namespace waybill {
 namespace {

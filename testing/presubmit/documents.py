@@ -69,7 +69,9 @@ def shown_files(texts):
 
 def broken_code(texts):
     """Blocks of Python that do not parse, and lines that call `waybill` by a command or an option that it lacks."""
-    sources = "".join(t for path, t in texts.items() if re.match(r"tools/waybill/\w+\.cc$", path))
+    sources = "".join(
+        t for path, t in texts.items() if re.match(r"tools/waybill/[\w/]+\.cc$", path)
+    )
     commands = set(re.findall(r'add_subcommand\(\s*"([\w-]+)"', sources))
     wrong = []
     for path, text in _documents(texts).items():

@@ -86,7 +86,7 @@ CODE = [
 )
 def test_broken_code(name, language, code, wrong):
     source = 'app.add_subcommand("status", "Shows");\ncommand->add_flag("--lanes", lanes);'
-    texts = {"a.md": f"```{language}\n{code}\n```\n", "tools/waybill/status.cc": source}
+    texts = {"a.md": f"```{language}\n{code}\n```\n", "tools/waybill/running_job/status.cc": source}
     found = documents.broken_code(texts)
     assert len(found) == wrong, found
 

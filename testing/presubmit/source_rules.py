@@ -51,7 +51,7 @@ TIME_OF_DAY = (
     "core/control/credentials",
     "core/control/identity_test.cc",
     "testing/job/time_of_day",
-    "tools/waybill/keys_command.cc",
+    "tools/waybill/keys/keys_command.cc",
     "tools/waybill/observe/event_log.cc",
     "tools/waybill/observe/span_exporter.cc",
 )

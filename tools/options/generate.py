@@ -37,11 +37,11 @@ IN_PART = [
     f"{PYTHON}/controller.py",
     f"{PYTHON}/trainer.py",
     f"{PYTHON}/worker.py",
-    "tools/waybill/controller_command.cc",
-    "tools/waybill/fabric_options.cc",
-    "tools/waybill/rank_options.cc",
-    "tools/waybill/trainer_command.cc",
-    "tools/waybill/worker_command.cc",
+    "tools/waybill/controller/controller_command.cc",
+    "tools/waybill/rank/fabric_options.cc",
+    "tools/waybill/rank/rank_options.cc",
+    "tools/waybill/rank/trainer_command.cc",
+    "tools/waybill/rank/worker_command.cc",
 ]
 
 # The docstrings with lists of options, by the definitions that they follow.

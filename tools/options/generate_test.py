@@ -36,7 +36,7 @@ def test_a_new_text_of_ranks_is_in_every_language():
         "bindings/python/waybill/_waybill.pyi",
         "bindings/python/waybill/trainer.py",
         "bindings/python/waybill/worker.py",
-        "tools/waybill/rank_options.cc",
+        "tools/waybill/rank/rank_options.cc",
     ]
 
 
@@ -60,7 +60,10 @@ def test_a_new_text_of_ranks_is_in_every_language():
         ),
         ("bindings/python/waybill/worker.py", '        pod: str = "",\n'),
         ("bindings/python/waybill/worker.py", "            pod=pod,\n"),
-        ("tools/waybill/rank_options.cc", '"name of this rank\'s pod; default: none")->envname('),
+        (
+            "tools/waybill/rank/rank_options.cc",
+            '"name of this rank\'s pod; default: none")->envname(',
+        ),
     ],
 )
 def test_the_text_is_declared_documented_and_passed_on(path, expected):

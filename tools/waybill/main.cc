@@ -9,8 +9,8 @@
 #include <string>
 
 #include "core/base/version.h"
-#include "tools/waybill/commands.h"
-#include "tools/waybill/printable.h"
+#include "tools/waybill/command_line/commands.h"
+#include "tools/waybill/command_line/printable.h"
 
 namespace {
 

@@ -14,7 +14,7 @@
 #include "absl/time/clock.h"
 #include "core/base/json_text.h"
 #include "core/base/steady_now.h"
-#include "tools/waybill/printable.h"
+#include "tools/waybill/command_line/printable.h"
 
 namespace waybill {
 namespace {

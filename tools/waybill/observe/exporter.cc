@@ -24,9 +24,9 @@
 #include "tools/waybill/observe/families.h"
 #include "tools/waybill/observe/http_server.h"
 #include "tools/waybill/observe/live_data.h"
+#include "tools/waybill/observe/process_usage.h"
 #include "tools/waybill/observe/update_watch.h"
-#include "tools/waybill/page.h"
-#include "tools/waybill/process_usage.h"
+#include "tools/waybill/page/page.h"
 
 namespace waybill {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "tools/waybill/status_page.h"
+#include "tools/waybill/running_job/status_page.h"
 
 namespace waybill {
 namespace {

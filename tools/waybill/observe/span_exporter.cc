@@ -18,9 +18,9 @@
 #include "core/base/trace_parent.h"
 #include "core/base/version.h"
 #include "core/control/grpc_deadline.h"
+#include "tools/waybill/command_line/printable.h"
 #include "tools/waybill/observe/otlp.grpc.pb.h"
 #include "tools/waybill/observe/otlp.pb.h"
-#include "tools/waybill/printable.h"
 
 namespace waybill {
 namespace {

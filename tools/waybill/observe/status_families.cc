@@ -12,8 +12,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "core/control/status_json.h"
-#include "tools/waybill/lane_rates.h"
 #include "tools/waybill/observe/families.h"
+#include "tools/waybill/running_job/lane_rates.h"
 
 namespace waybill {
 namespace {
