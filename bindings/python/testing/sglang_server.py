@@ -15,11 +15,13 @@ class Server(ThreadingHTTPServer):
 
     options  SGLang's options, by name.
     session  Whether a session of updates is open.
+    version  The label of the weights.
     """
 
     def __init__(self, model):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.model, self.calls, self.failing, self.session = model, [], {}, False
+        self.version = "default"
         self.options = {"tp_size": 1, "pp_size": 1, "enable_eplb": False}
         Thread(target=self.serve_forever, daemon=True).start()
 
@@ -51,6 +53,9 @@ class _Handler(BaseHTTPRequestHandler):
             assert body["load_format"] == "waybill.integrations.sglang.receive"
             (payload,) = body["serialized_named_tensors"]
             receive(self.server.model, pickle.loads(base64.b64decode(payload)))
+        if path == "update_weight_version":
+            assert not body["abort_all_requests"]
+            self.server.version = body["new_version"]
         self._answer(200, {"success": True, "message": "Success"})
 
     def _answer(self, code, body):

@@ -46,7 +46,7 @@ class SGLangClient(Client):
             self._finish(None)  # Of an update that a trainer has left open because it died.
         self._start()
         try:
-            self._load({"do": "join", **init_info}, flush_cache=False, weight_version=None)
+            self._load({"do": "join", **init_info}, flush_cache=False)
         finally:
             self._finish(None)
 
@@ -59,17 +59,14 @@ class SGLangClient(Client):
             self._unload_adapter(self._adapters.pop(0))
 
     def _update(self, update_info: dict[str, Any]) -> None:
-        command = {"do": "update", **update_info}
-        self._load(command, flush_cache=True, weight_version=str(update_info["version"]))
+        self._load({"do": "update", **update_info}, flush_cache=True)
 
     @abstractmethod
     def _options(self) -> dict[str, Any]:
         """Returns SGLang's options, by name."""
 
     @abstractmethod
-    def _load(
-        self, command: dict[str, Any], *, flush_cache: bool, weight_version: str | None
-    ) -> None:
+    def _load(self, command: dict[str, Any], *, flush_cache: bool) -> None:
         """Calls the custom weight loader on every worker."""
 
     @abstractmethod
@@ -119,21 +116,22 @@ class HTTPClient(SGLangClient):
     def _start(self) -> None:
         self._call("begin_weight_update", {"selector": "target"})
 
-    def _load(
-        self, command: dict[str, Any], *, flush_cache: bool, weight_version: str | None
-    ) -> None:
+    def _load(self, command: dict[str, Any], *, flush_cache: bool) -> None:
         serialised = base64.b64encode(serialise(command)).decode()
         body = {
             "serialized_named_tensors": [serialised] * self._ranks,
             "load_format": LOADER,
             "flush_cache": flush_cache and self._pause != "in_place",
-            "weight_version": weight_version,
             "selector": "target",
         }
         self._call("update_weights_from_tensor", body)
 
     def _finish(self, weight_version: str | None) -> None:
         self._call("end_weight_update", {})
+        if weight_version is not None:
+            # Not with the weights: a worker may refuse them, and then the engine serves the version before.
+            label = {"new_version": weight_version, "abort_all_requests": False}
+            self._call("update_weight_version", label)
 
     def _resume_engine(self) -> None:
         if self._pause is not None:
@@ -188,9 +186,7 @@ class EngineClient(SGLangClient):
     def _start(self) -> None:
         _check("begin_weight_update", self._engine.begin_weight_update("target"))
 
-    def _load(
-        self, command: dict[str, Any], *, flush_cache: bool, weight_version: str | None
-    ) -> None:
+    def _load(self, command: dict[str, Any], *, flush_cache: bool) -> None:
         answer = self._engine.update_weights_from_tensor(
             named_tensors_of(command), load_format=LOADER, flush_cache=flush_cache
         )

@@ -96,8 +96,10 @@ def test_what_is_sent_equals_a_fresh_load(server):
                 "begin_weight_update",
                 "update_weights_from_tensor",
                 "end_weight_update",
+                "update_weight_version",
                 "continue_generation",
             ]
+            assert server.version == str(version)
             assert_loaded(server, trained)
             assert server.model.finished == version
 
@@ -161,6 +163,7 @@ def test_an_engine_that_cannot_join_says_why_with_the_first_update(server):
             with pytest.raises(waybill.WaybillError, match='"norm": 4 of 4 elements'):
                 sender.send_weights()
         assert torch.equal(server.model.norm, before)
+        assert server.version == "default"  # The label of what it serves.
         sender.close()
         right = Trained()
         sender_of(job, right, server.url).send_weights()
@@ -203,4 +206,5 @@ def test_without_pausing_the_caller_pauses(server):
             "begin_weight_update",
             "update_weights_from_tensor",
             "end_weight_update",
+            "update_weight_version",
         ]
