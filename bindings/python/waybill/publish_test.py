@@ -162,13 +162,15 @@ def test_with_changes_a_worker_completes_what_did_not_travel():
         trainer.add("w", weights)
         worker.add("w", shown)
         job.join()
-        for version in (1, 2, 3):
+        for version in (1, 2, 3, 4):
             weights[version::1000] += 1
             trainer.publish(version, deadline=PATIENCE).committed.wait(PATIENCE)
             assert (shown == weights).all()
+        # The controller has heard what the first three have spared: that comes with SENT, before the trainer publishes again.
+        # What the fourth has spared may still be on its way.
         ranks = job.controller.status()["ranks"]
         spared = sum(rank["counters"].get("spared_bytes", 0) for rank in ranks)
-        assert 0.99 * 2 * weights.nbytes < spared < 2 * weights.nbytes
+        assert 0.99 * 2 * weights.nbytes < spared < 3 * weights.nbytes
 
 
 def test_a_version_that_is_aborted_is_not_shown_and_the_next_one_is(job):
