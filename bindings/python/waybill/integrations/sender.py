@@ -62,13 +62,32 @@ class Sending:
             self.wait()
 
 
+def told_to_engines(
+    controller: str,
+    deadline: float,
+    *,
+    job: str = "",
+    token: str | None = None,
+    fabric: str = "auto",
+    adapter: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Returns the arguments with which engines join the job. They are text and numbers: some engines take them as JSON."""
+    return {
+        "controller": controller,
+        "job": job,
+        "token": token,
+        "fabric": fabric,
+        "deadline": deadline,
+        "adapter": adapter,
+    }
+
+
 class Sender:
     """Joins a trainer and its engines to a job, and sends versions. Every trainer rank has one.
 
     trainer   Not joined yet; its tensors have been added. The sender closes it.
     clients   Control the engines. Rank 0 has them; on the other ranks it is None.
-    told      The arguments with which rank 0 makes the engines join: controller, job, token, fabric and deadline; "adapter",
-              if the trainer lends one: what lend_adapter() returned.
+    told      What told_to_engines() returned; its "adapter" is what lend_adapter() returned, if the trainer lends one.
     deadline  In seconds, for joining and for each update.
     adapter   The name under which engines serve the adapter, if the trainer lends one.
     """

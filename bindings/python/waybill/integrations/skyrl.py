@@ -32,7 +32,7 @@ from skyrl.backends.skyrl_train.workers.fsdp import (  # type: ignore[import-not
 
 from waybill.errors import Unimplemented
 from waybill.integrations.ray import start_controller
-from waybill.integrations.sender import Sender
+from waybill.integrations.sender import Sender, told_to_engines
 from waybill.names import engine_name
 from waybill.trainer import Trainer
 
@@ -56,13 +56,9 @@ class PolicyWorkerBase(fsdp_worker.FSDPPolicyWorkerBase):  # type: ignore[misc, 
         """Starts the controller. The workers and the servers join the job with the first update."""
         if dist.get_rank() == 0 and self._told is None:
             self._controller, token = start_controller()
-            self._told = {
-                "controller": self._controller.address,
-                "job": "",
-                "token": token,
-                "fabric": self.fabric,
-                "deadline": self.deadline,
-            }
+            self._told = told_to_engines(
+                self._controller.address, self.deadline, token=token, fabric=self.fabric
+            )
 
     async def broadcast_to_inference_engines(
         self, inference_engine_client: Any, inference_engine_cfg: Any, model_id: str | None = None

@@ -31,7 +31,7 @@ from slime.utils.distributed_utils import (  # type: ignore[import-not-found, im
 )
 
 from waybill.errors import InvalidArgument
-from waybill.integrations.sender import Sender
+from waybill.integrations.sender import Sender, told_to_engines
 from waybill.integrations.sglang.clients import HTTPClient
 from waybill.trainer import Trainer
 
@@ -101,13 +101,7 @@ class UpdateWeightFromWaybill(UpdateWeightFromDistributed):  # type: ignore[misc
                 "update weights: WAYBILL_CONTROLLER is not set in the trainers' environment: give it the address of "
                 "`waybill controller`"
             )
-        told: dict[str, Any] = {
-            "controller": controller,
-            "job": "",
-            "token": os.environ.get("WAYBILL_TOKEN"),
-            "fabric": "auto",
-            "deadline": 600.0,
-        }
+        told = told_to_engines(controller, 600.0, token=os.environ.get("WAYBILL_TOKEN"))
         trainer = Trainer(
             controller,
             token=told["token"],

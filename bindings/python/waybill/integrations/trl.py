@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from waybill.errors import Unimplemented
-from waybill.integrations.sender import Sender, Switch
+from waybill.integrations.sender import Sender, Switch, told_to_engines
 from waybill.names import engine_name
 from waybill.trainer import Trainer
 
@@ -51,7 +51,7 @@ def install(
         VLLMGeneration,
     )
 
-    told = _told(controller, job, token, fabric, deadline)
+    told = told_to_engines(controller, deadline, job=job, token=token, fabric=fabric)
     sync_colocated = VLLMGeneration.sync_weights
 
     def sync_weights(self: Any) -> None:
@@ -99,7 +99,9 @@ class WeightTransfer:
             AsyncGRPOTrainer,
         )
 
-        shards = self._shards = _Shards(_told(controller, job, token, fabric, deadline), server)
+        shards = self._shards = _Shards(
+            told_to_engines(controller, deadline, job=job, token=token, fabric=fabric), server
+        )
 
         # TRL keeps this object on rank 0 only, but iterates over the gathered weights on every rank.
         def send_shards(trainer: Any) -> Iterator[Any]:
@@ -206,15 +208,3 @@ def _is_peft(model: Any) -> bool:
     )
 
     return bool(is_peft_model(model))
-
-
-def _told(
-    controller: str, job: str, token: str | None, fabric: str, deadline: float
-) -> dict[str, Any]:
-    return {
-        "controller": controller,
-        "job": job,
-        "token": token,
-        "fabric": fabric,
-        "deadline": deadline,
-    }

@@ -29,7 +29,7 @@ from waybill.controller import Controller
 from waybill.errors import FailedPrecondition, NotFound, Unimplemented
 from waybill.integrations.clients import Client
 from waybill.integrations.ray import start_controller
-from waybill.integrations.sender import Sender
+from waybill.integrations.sender import Sender, told_to_engines
 from waybill.trainer import Trainer
 
 
@@ -171,13 +171,7 @@ class ShardedCheckpointEngine(CheckpointEngine):  # type: ignore[misc, unused-ig
         except BaseException:
             trainer.close()
             raise
-        told = {
-            "controller": now.address,
-            "job": "",
-            "token": now.token,
-            "fabric": self._fabric,
-            "deadline": self._deadline,
-        }
+        told = told_to_engines(now.address, self._deadline, token=now.token, fabric=self._fabric)
         clients = [ServerClient(server) for server in now.servers] if now.rank == 0 else None
         return Sender(trainer, clients, told, self._deadline)
 

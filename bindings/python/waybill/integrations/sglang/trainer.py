@@ -9,7 +9,7 @@ from typing import Any
 from waybill.integrations.adapters import lend_adapter
 from waybill.integrations.clients import clients_of
 from waybill.integrations.distributed import rank_here, world_here
-from waybill.integrations.sender import Sender, Sending, Switch
+from waybill.integrations.sender import Sender, Sending, Switch, told_to_engines
 from waybill.integrations.sglang.clients import client_of_one
 from waybill.trainer import Trainer
 
@@ -77,14 +77,9 @@ class WeightSender:
         except BaseException:
             trainer.close()
             raise
-        told = {
-            "controller": controller,
-            "job": job,
-            "token": token,
-            "fabric": fabric,
-            "deadline": deadline,
-            "adapter": config,
-        }
+        told = told_to_engines(
+            controller, deadline, job=job, token=token, fabric=fabric, adapter=config
+        )
         clients = clients_of(engines, client_of_one) if rank == 0 else None
         self._sender = Sender(trainer, clients, told, deadline, adapter)
         self._adapter = adapter

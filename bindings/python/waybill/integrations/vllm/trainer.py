@@ -21,7 +21,7 @@ from waybill.errors import InvalidArgument
 from waybill.integrations.adapters import lend_adapter
 from waybill.integrations.clients import clients_of
 from waybill.integrations.distributed import rank_here, world_here
-from waybill.integrations.sender import DRAFT, Sender, Sending, Switch
+from waybill.integrations.sender import DRAFT, Sender, Sending, Switch, told_to_engines
 from waybill.integrations.vllm.clients import client_of_one
 from waybill.trainer import Trainer
 
@@ -125,17 +125,15 @@ class WaybillTrainer(TrainerWeightTransferEngine):  # type: ignore[misc, unused-
         except BaseException:
             trainer.close()
             raise
-        told = {
-            name: getattr(init_info, name)
-            for name in ("controller", "job", "token", "fabric", "deadline")
-        }
-        self._sender = Sender(
-            trainer,
-            client,
-            {**told, "adapter": adapter},
+        told = told_to_engines(
+            init_info.controller,
             init_info.deadline,
-            init_info.adapter,
+            job=init_info.job,
+            token=init_info.token,
+            fabric=init_info.fabric,
+            adapter=adapter,
         )
+        self._sender = Sender(trainer, client, told, init_info.deadline, init_info.adapter)
 
     def _lend(self, trainer: Trainer, source: WeightSource | ExportSource) -> None:
         if isinstance(source, ModuleSource):
