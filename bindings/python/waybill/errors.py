@@ -40,7 +40,6 @@ class Scope(IntEnum):
     CALL = 1  # This call failed; everything else goes on.
     UPDATE = 2  # This version will not be shown; the next may be.
     PEER = 3  # One peer is gone.
-    ENGINE = 4  # Nothing on this rank works any more.
 
 
 class WaybillError(Exception):
