@@ -48,6 +48,25 @@ def test_every_element_of_every_version_is_right(model, layers, trainers, worker
         assert report["imbalance"] < 1.02
 
 
+@pytest.mark.parametrize("mode", ["shadow", "shadow-copy"])
+def test_of_one_per_cent_changed_elements_less_than_one_per_cent_of_the_bytes_travel(mode):
+    report = processes.demo(
+        "--model", "qwen3-0.6b", "--layers", "1", "--versions", "3", "--fabric", "tcp",
+        "--mode", mode, "--changes", "--changed", "0.01",
+    )  # fmt: skip
+    assert report["elements_checked"] > 0
+    for trainer in report["trainers"]:
+        assert 0.005 < trainer["moved_bytes"] / trainer["weight_bytes"] < 0.01
+
+
+@pytest.mark.parametrize("fabric", ["local", "tcp"])
+def test_versions_from_images_are_right(fabric):
+    report = processes.demo(
+        "--model", "gpt2", "--layers", "1", "--versions", "3", "--fabric", fabric, "--images"
+    )
+    assert len(report["updates"]) == 3 and report["elements_checked"] > 0
+
+
 def make_checkpoint(directory):
     random = numpy.random.default_rng(7)
     tensors = {

@@ -6,26 +6,48 @@
 // Version v of an element is the checkpoint's bits xor Change(v, tensor, number of the element in
 // the whole tensor). Only low bits of the mantissa change, so that numbers stay finite and close to
 // the original, and elements differ from their neighbours. Version 0 is the checkpoint.
+//
+// If only a part of the elements changes from each version to the next, as in training, they change
+// by one unit in the last place.
 #ifndef WAYBILL_TOOLS_CHECK_CHANGE_H_
 #define WAYBILL_TOOLS_CHECK_CHANGE_H_
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
 
 namespace waybill::check {
 
+struct WeightVersion {
+  uint64_t number = 0;
+  // The part of the elements that differ from those of each version before: at most a half, or 1.
+  double changed = 1;
+};
+
 // The key of one tensor in one version.
 struct ChangeKey {
   uint32_t seed = 0;
   bool changes = false;  // False in version 0.
+  // If not all elements change: one differs from the checkpoint if its hash is below this.
+  bool sparse = false;
+  uint32_t below = 0;
 };
 
-constexpr ChangeKey KeyOf(uint64_t version, absl::string_view tensor) {
+inline ChangeKey KeyOf(const WeightVersion& version, absl::string_view tensor) {
   // FNV-1a over the version and the name. The version is hashed as a separate step.
-  uint64_t hash = (0xCBF29CE484222325u ^ version) * 0x100000001B3u;
+  uint64_t hash = (0xCBF29CE484222325u ^ version.number) * 0x100000001B3u;
   for (const char c : tensor) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
-  return {static_cast<uint32_t>(hash ^ (hash >> 32)), version != 0};
+  ChangeKey key = {.seed = static_cast<uint32_t>(hash ^ (hash >> 32)),
+                   .changes = version.number != 0,
+                   .sparse = version.changed < 1};
+  if (key.sparse) {
+    // If a part p of each version differs from the checkpoint, 2 p (1 - p) of two versions do.
+    const double p = (1 - std::sqrt(std::max(0.0, 1 - 2 * version.changed))) / 2;
+    key.below = static_cast<uint32_t>(p * 0x1p32);
+  }
+  return key;
 }
 
 // Returns the mask of bits that may change. Floats keep their sign and exponent.
@@ -42,7 +64,12 @@ constexpr uint32_t Change(ChangeKey key, uint64_t element) {
   uint32_t x = static_cast<uint32_t>(element) * 0x9E3779B1u + key.seed;
   x ^= x >> 15;
   x *= 0x85EBCA77u;
-  return x ^ (x >> 13);
+  x ^= x >> 13;
+  if (!key.sparse) return x;
+  // The bits that are compared have to depend on all of the element's number.
+  x *= 0xC2B2AE3Du;
+  x ^= x >> 16;
+  return x < key.below ? 1 : 0;
 }
 
 }  // namespace waybill::check

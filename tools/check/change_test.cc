@@ -4,15 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <set>
 
 namespace waybill::check {
 namespace {
 
-constexpr uint64_t Changed(uint64_t bits, uint32_t element_bytes, uint64_t version,
-                           uint64_t element) {
-  return bits ^ (Change(KeyOf(version, "w"), element) & BitsThatChange(element_bytes));
+uint64_t Changed(uint64_t bits, uint32_t element_bytes, uint64_t version, uint64_t element) {
+  return bits ^ (Change(KeyOf({version}, "w"), element) & BitsThatChange(element_bytes));
 }
 
 struct FormatCase {
@@ -48,7 +48,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, ChangeTest,
 
 TEST(Change, VersionZeroIsTheCheckpoint) {
   for (uint64_t element = 0; element < 100; ++element) {
-    EXPECT_EQ(Change(KeyOf(0, "w"), element), 0u);
+    EXPECT_EQ(Change(KeyOf({0}, "w"), element), 0u);
   }
 }
 
@@ -58,11 +58,36 @@ TEST(Change, VersionsElementsAndTensorsDiffer) {
   for (uint64_t version = 1; version <= 10; ++version) {
     for (const char* tensor : {"w", "v"}) {
       for (uint64_t element = 0; element < 50; ++element) {
-        seen.insert(Change(KeyOf(version, tensor), element) & kMask);
+        seen.insert(Change(KeyOf({version}, tensor), element) & kMask);
       }
     }
   }
   EXPECT_GE(seen.size(), 998u);  // By chance, two of 1000 may be alike among 4 million.
+}
+
+TEST(Change, APartOfTheElementsDiffersFromThoseOfTheVersionBeforeByOneUnit) {
+  constexpr uint64_t kElements = 1'000'000;
+  for (const double changed : {0.0, 0.01, 0.2, 0.5}) {
+    const ChangeKey before = KeyOf({6, changed}, "w"), now = KeyOf({7, changed}, "w");
+    uint64_t differ = 0;
+    for (uint64_t element = 0; element < kElements; ++element) {
+      const uint32_t change = Change(before, element) ^ Change(now, element);
+      ASSERT_LE(change, 1u);
+      differ += change;
+    }
+    // Six standard deviations of a binomial distribution.
+    const double expected = changed * kElements;
+    EXPECT_NEAR(static_cast<double>(differ), expected, 6 * std::sqrt(expected) + 1e-9);
+  }
+}
+
+TEST(Change, ThePlacesThatChangeAreOthersInEachVersion) {
+  const ChangeKey first = KeyOf({1, 0.1}, "w"), second = KeyOf({2, 0.1}, "w");
+  uint64_t both = 0;
+  for (uint64_t element = 0; element < 1'000'000; ++element) {
+    both += Change(first, element) & Change(second, element);
+  }
+  EXPECT_NEAR(static_cast<double>(both), 1e6 * 0.0528 * 0.0528, 400);  // 0.0528: half of each.
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ struct Mismatch {
 
 // The first element of a row that is wrong; column -1 where none is.
 Mismatch CompareRow(const ExpectedRow& row, const std::byte* held, uint32_t held_bytes,
-                    int64_t columns, uint64_t version) {
+                    int64_t columns, const WeightVersion& version) {
   if (row.tensor == nullptr) {
     for (int64_t c = 0; c < columns; ++c) {
       const uint64_t found = Load(held + c * held_bytes, held_bytes);
@@ -75,7 +75,7 @@ int64_t RowsOf(const std::vector<int64_t>& shape) {
 // below the other: another part, or another row of cells, is the next row of scales.
 class QuantisedCheck {
  public:
-  QuantisedCheck(const HeldParameter& parameter, uint64_t version)
+  QuantisedCheck(const HeldParameter& parameter, const WeightVersion& version)
       : parameter_(parameter),
         version_(version),
         columns_(parameter.shape.back()),
@@ -138,12 +138,12 @@ class QuantisedCheck {
   absl::Status Wrong(absl::string_view what, int64_t row, int64_t column, uint64_t found,
                      uint64_t expected) const {
     return absl::DataLossError(absl::StrCat(
-        "version ", version_, ": parameter \"", parameter_.name, "\" ", what, row, " column ",
-        column, " is 0x", absl::Hex(found), ", should be 0x", absl::Hex(expected)));
+        "version ", version_.number, ": parameter \"", parameter_.name, "\" ", what, row,
+        " column ", column, " is 0x", absl::Hex(found), ", should be 0x", absl::Hex(expected)));
   }
 
   const HeldParameter& parameter_;
-  const uint64_t version_;
+  const WeightVersion version_;
   const int64_t columns_;
   std::vector<uint8_t> codes_;
   const StoredTensor* tensor_ = nullptr;
@@ -156,8 +156,8 @@ class QuantisedCheck {
 }  // namespace
 
 absl::StatusOr<uint64_t> CheckHeld(const StoredCheckpoint& checkpoint,
-                                   absl::Span<const HeldParameter> parameters, uint64_t version,
-                                   const EngineRank& at) {
+                                   absl::Span<const HeldParameter> parameters,
+                                   const WeightVersion& version, const EngineRank& at) {
   uint64_t compared = 0;
   for (const HeldParameter& parameter : parameters) {
     WAYBILL_ASSIGN_OR_RETURN(const RowFunction row_of,
@@ -175,7 +175,7 @@ absl::StatusOr<uint64_t> CheckHeld(const StoredCheckpoint& checkpoint,
       const Mismatch wrong =
           CompareRow(row_of(row), parameter.data + row * columns * bytes, bytes, columns, version);
       if (wrong.column >= 0) {
-        return absl::DataLossError(absl::StrCat("version ", version, ": parameter \"",
+        return absl::DataLossError(absl::StrCat("version ", version.number, ": parameter \"",
                                                 parameter.name, "\" row ", row, " column ",
                                                 wrong.column, " is 0x", absl::Hex(wrong.found),
                                                 ", should be 0x", absl::Hex(wrong.expected)));

@@ -36,8 +36,8 @@ struct HeldParameter {
 // kDataLoss: an element is wrong. The message names the first one, its value and the expected
 // value.
 absl::StatusOr<uint64_t> CheckHeld(const StoredCheckpoint& checkpoint,
-                                   absl::Span<const HeldParameter> parameters, uint64_t version,
-                                   const EngineRank& at);
+                                   absl::Span<const HeldParameter> parameters,
+                                   const WeightVersion& version, const EngineRank& at);
 
 }  // namespace waybill::check
 

@@ -381,7 +381,7 @@ std::vector<uint16_t> Held(const HeldCase& c, uint64_t version, int64_t columns,
     uint16_t value = 0;
     for (size_t t = 0; t < std::size(kTensors); ++t) {
       if (kTensors[t].name != source.tensor) continue;
-      const uint32_t change = Change(KeyOf(version, source.tensor), source.element);
+      const uint32_t change = Change(KeyOf({version}, source.tensor), source.element);
       value = Value(t, source.element) ^ static_cast<uint16_t>(change & BitsThatChange(2));
     }
     held.push_back(value);
@@ -402,7 +402,7 @@ TEST_P(CheckHeldTest, FindsEverySingleWrongElement) {
                                 .shape = c.shape,
                                 .data = reinterpret_cast<const std::byte*>(held.data())};
   const auto check = [&](uint64_t version) {
-    return CheckHeld(*checkpoint, {&parameter, 1}, version,
+    return CheckHeld(*checkpoint, {&parameter, 1}, {version},
                      {.tp = c.tp, .dp = c.dp, .ep = c.ep, .rank = c.tp_rank, .sglang = c.sglang});
   };
   const auto right = check(3);
@@ -426,7 +426,7 @@ INSTANTIATE_TEST_SUITE_P(Parameters, CheckHeldTest, testing::ValuesIn(kCases),
 TEST(CheckHeld, RefusesAParameterThatTheCheckpointLacks) {
   const auto checkpoint = OpenBf16(kLlama);
   const HeldParameter parameter{.name = "model.other.weight", .dtype = "BF16", .shape = {4}};
-  const absl::Status status = CheckHeld(*checkpoint, {&parameter, 1}, 0, {}).status();
+  const absl::Status status = CheckHeld(*checkpoint, {&parameter, 1}, {}, {}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("\"model.other.weight\""));
 }
@@ -440,10 +440,10 @@ TEST(CheckHeld, F32HeldAsBf16IsRoundedToTheNearestEven) {
                      std::string(reinterpret_cast<const char*>(stored), sizeof(stored))));
   const HeldParameter parameter{
       .name = "w", .dtype = "BF16", .shape = {5}, .data = reinterpret_cast<const std::byte*>(held)};
-  const auto right = CheckHeld(*checkpoint, {&parameter, 1}, 0, {});
+  const auto right = CheckHeld(*checkpoint, {&parameter, 1}, {}, {});
   EXPECT_TRUE(right.ok()) << right.status();
   held[1] = 0x3F81;  // Rounded up.
-  EXPECT_EQ(CheckHeld(*checkpoint, {&parameter, 1}, 0, {}).status().message(),
+  EXPECT_EQ(CheckHeld(*checkpoint, {&parameter, 1}, {}, {}).status().message(),
             "version 0: parameter \"w\" row 1 column 0 is 0x3f81, should be 0x3f80");
 }
 

@@ -37,7 +37,7 @@ uint8_t NearestE4m3(float value) {
   return sign | static_cast<uint8_t>(rounded - ((127 - 7) << 3));
 }
 
-QuantisedTensor::QuantisedTensor(const StoredTensor& tensor, uint64_t version,
+QuantisedTensor::QuantisedTensor(const StoredTensor& tensor, const WeightVersion& version,
                                  const Quantising& quantising)
     : tensor_(tensor),
       quantising_(quantising),

@@ -27,7 +27,8 @@ struct Quantising {
 // One tensor in one version (see change.h).
 class QuantisedTensor {
  public:
-  QuantisedTensor(const StoredTensor& tensor, uint64_t version, const Quantising& quantising);
+  QuantisedTensor(const StoredTensor& tensor, const WeightVersion& version,
+                  const Quantising& quantising);
 
   // Writes the codes of `count` elements of one row, from element `first` of the tensor on.
   void Codes(int64_t first, int64_t count, uint8_t* codes) const;

@@ -40,7 +40,7 @@ TEST(QuantisedTensor, TheLargestOfEachBlockBecomesTheLargestCode) {
                                .dtype = "BF16",
                                .shape = {4, 6},
                                .data = reinterpret_cast<const std::byte*>(bf16.data())};
-  const QuantisedTensor q(tensor, 0, {.block_rows = 2, .block_columns = 4});
+  const QuantisedTensor q(tensor, {0}, {.block_rows = 2, .block_columns = 4});
   uint8_t codes[4 * 6];
   for (int64_t row = 0; row < 4; ++row) q.Codes(row * 6, 6, codes + row * 6);
   for (const int64_t last : {9, 11, 21, 23}) EXPECT_EQ(codes[last], 0x7E) << last;

@@ -281,7 +281,8 @@ def flags(structs, place):
             continue
         text = json.dumps(_help(option))
         title = flag.get("name", "--" + option.name("rust").replace("_", "-"))
-        line = f'{receiver}add_option("{title}", {flag["into"]}, {text})'
+        add = "add_flag" if option.type == "flag" else "add_option"
+        line = f'{receiver}{add}("{title}", {flag["into"]}, {text})'
         if "env" in flag:
             line += f'->envname("{flag["env"]}")'
         if flag.get("required"):
@@ -304,6 +305,8 @@ def flags(structs, place):
 
 def _help(option):
     """Returns the first sentence as the command writes it, and the default unless it is shown anyway."""
+    if "help" in option.flag:
+        return option.flag["help"]
     text = option.sentences("flag").partition(". ")[0].removesuffix(".")
     text = text.removeprefix("The ")
     if not text[1].isupper():

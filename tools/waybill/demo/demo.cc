@@ -123,7 +123,9 @@ class Demo {
                                              "--checkpoint",
                                              checkpoint_,
                                              "--fabric",
-                                             options_.fabric};
+                                             options_.fabric,
+                                             "--changed",
+                                             absl::StrCat(options_.changed)};
     const std::vector<std::string> nodes = absl::StrSplit(options_.nodes, ';', absl::SkipEmpty());
     size_t next_node = 0;
     const auto start = [&](const char* role, uint32_t rank, uint32_t world,
@@ -145,6 +147,8 @@ class Demo {
                                        "--timeout",  absl::StrCat(options_.timeout_seconds),
                                        "--threads",  absl::StrCat(options_.threads)};
       if (!options_.digests) more.emplace_back("--no-digests");
+      if (options_.images) more.emplace_back("--images");
+      if (options_.changes) more.emplace_back("--changes");
       WAYBILL_ASSIGN_OR_RETURN(auto child, start("trainer", t, trainers.world(), more));
       trainers_.push_back(std::move(child));
     }
@@ -276,7 +280,8 @@ class Demo {
       sent = std::max(sent, published["sent_ns"].get<int64_t>());
       update.moving_seconds =
           std::max(update.moving_seconds, published["moving_seconds"].get<double>());
-      report_.trainers[t].moved_bytes = published["bytes"].get<uint64_t>();
+      report_.trainers[t].moved_bytes =
+          published["bytes"].get<uint64_t>() - published["spared_bytes"].get<uint64_t>();
       report_.trainers[t].counts = published;
       AddStages(report_.trainers[t].name, update.version, published["stages"], stages);
     }

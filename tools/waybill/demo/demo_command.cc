@@ -90,6 +90,16 @@ void AddDemoCommand(CLI::App& app, Run& run) {
       "list every lane, with its ports");
   command->add_option("--threads", options->threads, "threads that stage or verify, in each rank")
       ->capture_default_str();
+  command->add_flag("--images", options->images,
+                    "let trainers send from copies of their weights, which may change meanwhile");
+  command->add_flag("--changes", options->changes,
+                    "as --images, and let trainers send only what changed, over tcp and verbs");
+  command
+      ->add_option("--changed", options->changed,
+                   "part of the weights that changes with each version, by one unit in the last "
+                   "place: at most 0.5, or 1 for all, and by more")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 0.5) | CLI::Range(1.0, 1.0));
   command->add_option("--timeout", options->timeout_seconds, "deadline of each update, in seconds")
       ->capture_default_str();
   command

@@ -141,7 +141,9 @@ nlohmann::json ReportToJson(const DemoReport& report) {
     }
   }
   for (const DemoRank& rank : report.trainers) {
-    nlohmann::json entry = {{"name", rank.name}, {"weight_bytes", rank.weight_bytes}};
+    nlohmann::json entry = {{"name", rank.name},
+                            {"weight_bytes", rank.weight_bytes},
+                            {"moved_bytes", rank.moved_bytes}};
     entry["last_update"] = rank.counts;
     entry["lanes"] = rank.lanes;
     json["trainers"].push_back(entry);

@@ -26,8 +26,8 @@ void ChangeRun(std::byte* at, int64_t count, uint64_t number, check::ChangeKey f
 
 }  // namespace
 
-void ChangeWeights(const Manifest& manifest, absl::Span<std::byte> weights, uint64_t from,
-                   uint64_t to) {
+void ChangeWeights(const Manifest& manifest, absl::Span<std::byte> weights,
+                   const check::WeightVersion& from, const check::WeightVersion& to) {
   for (uint32_t s = 0; s < manifest.shard_count(); ++s) {
     const ShardView shard = manifest.shard(s);
     if (shard.box.empty()) continue;

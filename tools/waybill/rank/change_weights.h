@@ -9,12 +9,13 @@
 
 #include "absl/types/span.h"
 #include "core/tensor/manifest.h"
+#include "tools/check/change.h"
 
 namespace waybill {
 
 // Changes `weights`, which is region 0 of the manifest, from version `from` to version `to`.
-void ChangeWeights(const Manifest& manifest, absl::Span<std::byte> weights, uint64_t from,
-                   uint64_t to);
+void ChangeWeights(const Manifest& manifest, absl::Span<std::byte> weights,
+                   const check::WeightVersion& from, const check::WeightVersion& to);
 
 }  // namespace waybill
 

@@ -34,6 +34,9 @@ void RankOptions::AddTo(CLI::App& app) {
   app.add_option("--checkpoint", checkpoint,
                  "a Hugging Face directory with config.json and safetensors files")
       ->required();
+  app.add_option("--changed", changed, "part of the weights that changes with each version")
+      ->check(CLI::Range(0.0, 0.5) | CLI::Range(1.0, 1.0))
+      ->group("");
   app.add_flag("--driven", driven, "take commands from standard input, answer in JSON lines")
       ->group("");
   fabric.AddTo(app);

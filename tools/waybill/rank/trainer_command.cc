@@ -41,6 +41,8 @@ struct Options {
   std::string traceparent;
   uint64_t ring_mib = 32;
   uint32_t threads = 1;
+  bool images = false;
+  bool changes = false;
 };
 
 class TrainerProcess {
@@ -71,10 +73,12 @@ class TrainerProcess {
     WAYBILL_RETURN_IF_ERROR(LoadShards(checkpoint, manifest_, absl::MakeSpan(weights_)));
     WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,
                              options_.rank.fabric.Make(options_.rank.identity.controller));
-    const TrainerOptions trainer{
-        .identity = identity,
-        .engine = {.ring_bytes = options_.ring_mib << 20, .stage_threads = options_.threads},
-        .join_timeout = options_.rank.join_timeout()};
+    const TrainerOptions trainer{.identity = identity,
+                                 .engine = {.ring_bytes = options_.ring_mib << 20,
+                                            .stage_threads = options_.threads,
+                                            .images = options_.images || options_.changes,
+                                            .changes = options_.changes},
+                                 .join_timeout = options_.rank.join_timeout()};
     WAYBILL_ASSIGN_OR_RETURN(
         trainer_,
         Trainer::Join(trainer, manifest_, {{MemoryKind::kHost, weights_.data(), weights_.size()}},
@@ -104,7 +108,8 @@ class TrainerProcess {
           {"tensors", manifest_.tensor_count()}});
     while (const std::optional<DrivenCommand> command = ReadCommand()) {
       if (command->verb == "change") {
-        ChangeWeights(manifest_, absl::MakeSpan(weights_), version_, command->number());
+        ChangeWeights(manifest_, absl::MakeSpan(weights_), {version_, options_.rank.changed},
+                      {command->number(), options_.rank.changed});
         version_ = command->number();
         Tell({{"event", "changed"}});
       } else if (command->verb == "publish") {
@@ -192,6 +197,7 @@ class TrainerProcess {
     event["cpu_seconds"] = absl::ToDoubleSeconds(ProcessCpu() - cpu_begin);
     event["enqueue_seconds"] = absl::ToDoubleSeconds(trainer_->report().enqueued);
     event["bytes"] = counts.bytes;
+    event["spared_bytes"] = counts.spared_bytes;
     event["writes"] = counts.writes;
     event["stores"] = counts.stores;
     event["immediates"] = counts.immediates;
@@ -259,6 +265,11 @@ void AddTrainerCommand(CLI::App& app, Run& run) {
   // begin generated from capi/options.toml: flags of trainer by command->
   command->add_option("--threads", options->threads, "how many threads cast and quantise")
       ->capture_default_str();
+  command->add_flag("--images", options->images,
+                    "send from a copy of the weights, which may change once they are copied");
+  command->add_flag(
+      "--changes", options->changes,
+      "as --images, and send only what changed since the version before, where that is shorter");
   // end generated
   command->callback([options, &run] { run = [options] { return RunTrainer(*options); }; });
 }

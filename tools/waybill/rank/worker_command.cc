@@ -174,7 +174,7 @@ class WorkerProcess {
                       .shape = parameter.shape,
                       .data = data});
     }
-    return check::CheckHeld(*stored_, held, version,
+    return check::CheckHeld(*stored_, held, {version, options_.rank.changed},
                             {.tp = sharding_.tp,
                              .dp = sharding_.dp,
                              .ep = sharding_.ep,
