@@ -65,7 +65,7 @@ TEST(Relaying, ASecondPlanOfRelaysInATermIsRefusedAndTheNextTermRelays) {
   const proto::ControllerMessage plan = LastOf(job.worker(0), Heard::kPlan);
   ASSERT_TRUE(plan.plan().relay());
   job.worker(0).Hear(plan, job.now());
-  EXPECT_THAT(WhyNotConnected(job.worker(0)), HasSubstr("a plan of relays after the term's lanes"));
+  EXPECT_THAT(WhyNotConnected(job.worker(0)), HasSubstr("a second plan of relays in a term"));
   job.hold = nullptr;
   ASSERT_TRUE(job.Establish());
   ASSERT_EQ(job.PublishAndAwait(1).ToString(), "OK");
