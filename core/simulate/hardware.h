@@ -26,12 +26,17 @@ struct WorkRates {
   double cast = 0;       // Also changes the type.
   double quantise = 0;   // Also finds the scales.
   double digest = 0;     // Only reads.
+  double compare = 0;    // Reads a version and the one before it; counts the bytes of one.
 };
 
-inline constexpr WorkRates kGpuRates = {
-    .copy = 1.2e12, .transpose = 1e12, .cast = 1.2e12, .quantise = 0.6e12, .digest = 1.5e12};
+inline constexpr WorkRates kGpuRates = {.copy = 1.2e12,
+                                        .transpose = 1e12,
+                                        .cast = 1.2e12,
+                                        .quantise = 0.6e12,
+                                        .digest = 1.5e12,
+                                        .compare = 0.75e12};
 inline constexpr WorkRates kHostRates = {
-    .copy = 8e9, .transpose = 4e9, .cast = 5e9, .quantise = 2.5e9, .digest = 15e9};
+    .copy = 8e9, .transpose = 4e9, .cast = 5e9, .quantise = 2.5e9, .digest = 15e9, .compare = 4e9};
 
 // The hosts of the ranks of one role.
 struct Machine {

@@ -71,6 +71,7 @@ class SendingRank final : public TrainerHost, public ControlPlane::Endpoint {
   struct Piece {
     uint32_t peer = 0;
     uint64_t bytes = 0;
+    uint64_t carried_bytes = 0;  // What travels of them.
     uint64_t writes = 0;
     double stage_seconds = 0;
     double digest_seconds = 0;
@@ -81,6 +82,8 @@ class SendingRank final : public TrainerHost, public ControlPlane::Endpoint {
   void CutIntoPieces(uint32_t peer);
   void AddPieces(uint32_t peer, SendWay way, uint64_t bytes, uint64_t writes, double seconds);
   double StageSeconds(const PairTraffic& traffic, SendWay way) const;
+  double EncodeSeconds(const PairTraffic& traffic) const;
+  void PublishNow();
   void Run();
   void Execute(const SendCommand& command);
   void Work(double seconds, Threads::Done done);
@@ -103,6 +106,7 @@ class SendingRank final : public TrainerHost, public ControlPlane::Endpoint {
   std::vector<Piece> pieces_;
   UpdateId update_;
   std::string group_;
+  uint32_t to_copy_ = 0;  // Threads that copy the weights.
   double wire_begin_ = -1;
   bool running_ = false;
   bool again_ = false;
@@ -162,6 +166,7 @@ class ReceivingRank final : public WorkerHost, public ControlPlane::Endpoint {
     uint32_t first_piece = 0;      // As the schedule counts chunks.
     std::vector<uint64_t> pieces;  // Their bytes, once they are here.
     uint64_t to_come = 0;          // Pieces.
+    bool encodes = false;          // They hold what changed; the rest is copied.
     size_t digesting = 0;          // Pieces of the wave that runs.
   };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/simulate/changed_part.h"
 #include "core/simulate/ranks.h"
 
 namespace waybill::simulate {
@@ -86,6 +87,7 @@ absl::StatusOr<proto::Offers> ReceivingRank::SetPlan(TermPlan plan) {
     }
     AddSender({Role::kTrainer, peer.peer}, world_.PiecesOf(*pair), senders);
     senders.back().lane_count = static_cast<uint32_t>(peer.lanes.size());
+    senders_.back().encodes = world_.Encodes(*pair);
     for (size_t i = 0; i < peer.lanes.size(); ++i) {
       proto::Lane* offer = offers.add_lanes();
       offer->set_peer(peer.peer);
@@ -199,10 +201,13 @@ void ReceivingRank::Execute(const ReceiveCommand& command) {
 
 void ReceivingRank::Digest(uint32_t s, absl::Span<const uint32_t> pieces) {
   senders_[s].digesting = pieces.size();
+  const WorkRates& rates = world_.hardware.workers.rates;
   for (const uint32_t piece : pieces) {
-    const double seconds =
-        static_cast<double>(senders_[s].pieces[piece - senders_[s].first_piece]) /
-        world_.hardware.workers.rates.digest;
+    const auto bytes = static_cast<double>(senders_[s].pieces[piece - senders_[s].first_piece]);
+    double seconds = bytes / rates.digest;
+    if (senders_[s].encodes) {
+      seconds += bytes / rates.copy + bytes / kElementBytes * *world_.changed * kDecodeSeconds;
+    }
     verifiers_.Run(seconds, [this, s, seconds] {
       world_.Note(result_, Stage::kVerify, world_.time.now() - seconds, seconds);
       if (--senders_[s].digesting > 0) return;

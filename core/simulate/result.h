@@ -55,6 +55,7 @@ struct Bound {
 struct Result {
   double seconds = 0;  // From the first publish() until the last worker shows the version.
   double sent_seconds = 0;
+  double publish_seconds = 0;  // Until the last trainer may change its weights.
   Bound egress;
   Bound ingress;
   uint64_t total_bytes = 0;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/numbers.h"
 #include "core/plan/chunks.h"
+#include "core/simulate/changed_part.h"
 #include "core/simulate/ranks.h"
 
 namespace waybill::simulate {
@@ -60,6 +61,25 @@ void SendingRank::Join() {
 }
 
 void SendingRank::Publish() {
+  if (!world_.images) return PublishNow();
+  // The version before is kept in a second image, if what changed is sent.
+  const double copies = world_.changed ? 2 : 1;
+  const double seconds =
+      copies * static_cast<double>(result_.held_bytes) / world_.hardware.trainers.rates.copy;
+  const Machine& machine = world_.hardware.trainers;
+  const uint32_t threads = machine.memory == MemoryPlace::kGpu ? 1 : machine.threads;
+  to_copy_ = threads;
+  for (uint32_t i = 0; i < threads; ++i) {
+    const double share = seconds / threads;
+    stagers_.Run(share, [this, share] {
+      world_.Note(result_, Stage::kStage, world_.time.now() - share, share);
+      world_.last_copied = world_.time.now();
+      if (--to_copy_ == 0) PublishNow();
+    });
+  }
+}
+
+void SendingRank::PublishNow() {
   session_.Publish(2,
                    {.version = 1,
                     .deadline = world_.time.time() + absl::Hours(10),
@@ -151,6 +171,15 @@ double SendingRank::StageSeconds(const PairTraffic& traffic, SendWay way) const 
          static_cast<double>(traffic.quantised_read) / rates.quantise;
 }
 
+// Reads both versions, converts what is not sent as it is, and digests all of it.
+double SendingRank::EncodeSeconds(const PairTraffic& traffic) const {
+  const WorkRates& rates = world_.hardware.trainers.rates;
+  const auto bytes = static_cast<double>(traffic.bytes);
+  return bytes / rates.compare + bytes / kElementBytes * *world_.changed * kEncodeSeconds +
+         bytes / rates.digest + static_cast<double>(traffic.transposed_read) / rates.transpose +
+         static_cast<double>(traffic.cast_read) / rates.cast;
+}
+
 void SendingRank::CutIntoPieces(uint32_t peer) {
   peers_[peer].first_piece = static_cast<uint32_t>(pieces_.size());
   const PairTraffic& traffic = peers_[peer].traffic;
@@ -158,6 +187,9 @@ void SendingRank::CutIntoPieces(uint32_t peer) {
   if (world_.carrier() == Carrier::kMapped) {
     return AddPieces(peer, SendWay::kStored, traffic.bytes, 0,
                      StageSeconds(traffic, SendWay::kStored));
+  }
+  if (world_.Encodes(traffic)) {
+    return AddPieces(peer, SendWay::kStaged, traffic.bytes, 1, EncodeSeconds(traffic));
   }
   if (!world_.sends_from_tensors()) {
     // Every byte crosses PCIe into a slot; kernels work meanwhile.
@@ -179,9 +211,14 @@ void SendingRank::AddPieces(uint32_t peer, SendWay way, uint64_t bytes, uint64_t
   for (uint64_t i = 0; i < count; ++i) {
     const auto share = [&](uint64_t all) { return all * (i + 1) / count - all * i / count; };
     const uint64_t size = share(bytes);
+    const uint64_t carried =
+        world_.Encodes(peers_[peer].traffic)
+            ? static_cast<uint64_t>(EncodedBytes(static_cast<double>(size), *world_.changed))
+            : size;
     pieces_.push_back(
         {.peer = peer,
          .bytes = size,
+         .carried_bytes = carried,
          .writes = std::max<uint64_t>(1, share(writes)),
          .stage_seconds = seconds / static_cast<double>(count),
          .digest_seconds = static_cast<double>(size) / world_.hardware.trainers.rates.digest,
@@ -315,7 +352,7 @@ void SendingRank::Execute(const SendCommand& command) {
 void SendingRank::Post(const SendCommand& command) {
   schedule_.OnAccepted(command);
   const Piece& piece = pieces_[command.payload];
-  Carry(command.lane, piece.bytes, piece.writes, [this, command] {
+  Carry(command.lane, piece.carried_bytes, piece.writes, [this, command] {
     Deliver(command.payload);
     schedule_.OnComplete(command.lane, command.slot);
     Run();

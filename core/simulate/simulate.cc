@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/plan/chunks.h"
+#include "core/simulate/changed_part.h"
 #include "core/simulate/findings.h"
 #include "core/simulate/ranks.h"
 #include "core/simulate/world.h"
@@ -84,7 +85,10 @@ std::vector<RankResult> DescribeRanks(const World& world) {
   }
   for (const PairTraffic& pair : traffic.pairs) {
     for (RankResult* rank : {&ranks[pair.trainer], &ranks[traffic.trainers() + pair.worker]}) {
-      rank->moved_bytes += pair.bytes;
+      rank->moved_bytes +=
+          world.Encodes(pair)
+              ? static_cast<uint64_t>(EncodedBytes(static_cast<double>(pair.bytes), *world.changed))
+              : pair.bytes;
       rank->ledger_bytes += pair.routes * sizeof(LedgerEntry);
     }
   }
@@ -139,7 +143,13 @@ absl::StatusOr<Result> Simulate(const Traffic& planned, const Hardware& hardware
   }
   if (absl::Status s = CheckTraffic(planned); !s.ok()) return s;
   const Traffic traffic = WithATrainerForEach(planned);
-  World world(&traffic, hardware, options.mode, options.digests, PieceBytes(traffic, options));
+  if (options.changed && (hardware.trainers.memory == MemoryPlace::kGpu ||
+                          hardware.workers.memory == MemoryPlace::kGpu)) {
+    return absl::InvalidArgumentError(
+        "simulate: `changed` needs trainers and workers with `memory: host`; on GPUs, what changed "
+        "is not encoded");
+  }
+  World world(&traffic, hardware, options, PieceBytes(traffic, options));
   Result result;
   std::vector<std::vector<uint32_t>> workers_of(traffic.trainers()), trainers_of(traffic.workers());
   for (const PairTraffic& pair : traffic.pairs) {
@@ -181,6 +191,8 @@ absl::StatusOr<Result> Simulate(const Traffic& planned, const Hardware& hardware
 
   result.seconds = world.time.now() - world.published_at;
   result.sent_seconds = world.last_sent - world.published_at;
+  result.publish_seconds =
+      world.images ? world.last_copied - world.published_at : result.sent_seconds;
   result.total_bytes = traffic.total_bytes();
   result.ports = world.fabrics.loads();
   result.piece_bytes = world.piece_bytes;

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/plan/planner.h"
+#include "core/simulate/changed_part.h"
 #include "core/tensor/manifest.h"
 
 namespace waybill::simulate {
@@ -378,6 +379,75 @@ TEST(Simulate, HundredsOfRanksAndTerabytesTakeSeconds) {
   EXPECT_NEAR(result->seconds, 0.64, 0.03);
   // A count that does not vary, in place of the time.
   EXPECT_LT(result->events, 3'000'000);
+}
+
+// The sizes that core/change has been measured to have, in per cent of the whole.
+TEST(EncodedBytes, AreThoseThatWereMeasured) {
+  EXPECT_EQ(EncodedBytes(1e9, 0), 0);
+  EXPECT_NEAR(EncodedBytes(1e9, 0.01) / 1e7, 0.643, 0.01);
+  EXPECT_NEAR(EncodedBytes(1e9, 0.1) / 1e7, 4.235, 0.1);
+  EXPECT_NEAR(EncodedBytes(1e9, 0.5) / 1e7, 12.51, 0.1);
+}
+
+// One rank each, over a link of 1 Gbit/s.
+Hardware Slow() {
+  return With([](Hardware& h) {
+    h.by_tcp = true;
+    h.network.tcp_send = h.network.tcp_receive = 125e6;
+    for (Machine* machine : {&h.trainers, &h.workers}) {
+      machine->memory = MemoryPlace::kHost;
+      machine->rates = kHostRates;
+    }
+  });
+}
+
+TEST(SimulateImages, ATrainerWaitsForOneCopyOfItsWeightsAndTheUpdateTakesThatMuchLonger) {
+  Hardware hardware = Slow();
+  hardware.trainers.threads = 2;
+  const double plain = Seconds(Everybody(1, 1, kGigabyte), hardware);
+  const auto result = Simulate(Everybody(1, 1, kGigabyte), hardware, {.images = true});
+  ASSERT_TRUE(result.ok()) << result.status();
+  const double copy = 1e9 / 8e9 / 2;
+  EXPECT_NEAR(result->publish_seconds, copy, 1e-3);
+  EXPECT_NEAR(result->seconds, plain + copy, 0.01);
+}
+
+TEST(SimulateImages, WithoutImagesATrainerWaitsUntilEverythingIsSent) {
+  const auto result = Simulate(Everybody(1, 1, kGigabyte), Slow());
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->publish_seconds, result->sent_seconds);
+  EXPECT_GE(result->publish_seconds, 8);
+}
+
+// Two copies, reading and digesting on one side, copying and digesting on the other; the pipeline
+// hides the shorter of the two.
+TEST(SimulateChanged, ProcessorsBoundWhatTheNetworkDoesNot) {
+  const auto result = Simulate(Everybody(1, 1, kGigabyte), Slow(), {.changed = 0.01});
+  ASSERT_TRUE(result.ok()) << result.status();
+  const double copies = 2 * 1e9 / 8e9;
+  const double encode = 1e9 / 4e9 + 5e8 * 0.01 * 15e-9 + 1e9 / 15e9;
+  EXPECT_NEAR(result->publish_seconds, copies, 1e-3);
+  EXPECT_NEAR(result->seconds, copies + encode, 0.03);
+  EXPECT_NEAR(static_cast<double>(result->ranks[0].moved_bytes), EncodedBytes(1e9, 0.01), 1);
+}
+
+TEST(SimulateChanged, WhatIsQuantisedOnTheWayTravelsWhole) {
+  Traffic traffic = Everybody(1, 1, kGigabyte);
+  for (PairTraffic& pair : traffic.pairs) {
+    pair.staged_bytes = pair.bytes;
+    pair.copied_read = 0;
+    pair.quantised_read = 2 * pair.bytes;
+  }
+  const auto result = Simulate(traffic, Slow(), {.changed = 0.01});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->ranks[0].moved_bytes, kGigabyte);
+  EXPECT_GE(result->seconds, 8);
+}
+
+TEST(SimulateChanged, NothingIsEncodedOnAGpu) {
+  const auto status = Simulate(Everybody(1, 1, kGigabyte), Plain(), {.changed = 0.01}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("`memory: host`"));
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "core/simulate/network.h"
 #include "core/simulate/processors.h"
 #include "core/simulate/result.h"
+#include "core/simulate/simulate.h"
 #include "core/simulate/traffic.h"
 #include "core/simulate/virtual_time.h"
 
@@ -43,12 +44,14 @@ struct Transfer {
 };
 
 struct World {
-  World(const Traffic* all_traffic, const Hardware& job_hardware, Mode job_mode, bool with_digests,
+  World(const Traffic* all_traffic, const Hardware& job_hardware, const SimulateOptions& options,
         uint64_t bytes_of_piece)
       : traffic(*all_traffic),
         hardware(job_hardware),
-        mode(job_mode),
-        digests(with_digests),
+        mode(options.mode),
+        digests(options.digests),
+        images(options.images || options.changed),
+        changed(options.changed),
         piece_bytes(bytes_of_piece),
         fabrics(&time, hardware),
         control(&time, hardware.control) {}
@@ -67,10 +70,15 @@ struct World {
         hardware.trainers.memory == MemoryPlace::kGpu && !hardware.trainers.nic_reaches_gpu;
     return carrier() != Carrier::kMapped && !staged;
   }
+  // Returns true if only what changed travels between the two.
+  bool Encodes(const PairTraffic& pair) const {
+    return changed && digests && mode != Mode::kInPlace && carrier() != Carrier::kMapped &&
+           pair.quantised_read == 0;
+  }
   uint64_t PiecesOf(uint64_t bytes) const { return (bytes + piece_bytes - 1) / piece_bytes; }
   // The number of pieces in which a trainer sends what it has for a worker.
   uint64_t PiecesOf(const PairTraffic& pair) const {
-    if (!sends_from_tensors()) return PiecesOf(pair.bytes);
+    if (!sends_from_tensors() || Encodes(pair)) return PiecesOf(pair.bytes);
     return PiecesOf(pair.staged_bytes) + PiecesOf(pair.bytes - pair.staged_bytes);
   }
   // The cores that a rank's threads run on.
@@ -98,6 +106,8 @@ struct World {
   const Hardware hardware;
   const Mode mode;
   const bool digests;
+  const bool images;
+  const std::optional<double> changed;
   const uint64_t piece_bytes;
 
   VirtualTime time;
@@ -109,6 +119,7 @@ struct World {
   uint32_t joined = 0;
   uint32_t shown = 0;
   double last_sent = 0;
+  double last_copied = 0;  // When the last trainer had an image.
   uint64_t pieces = 0;
   // The message with data that landed last.
   double last_landed = 0;

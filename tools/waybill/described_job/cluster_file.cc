@@ -229,7 +229,8 @@ std::vector<Key> SideKeys(const Reader& reader, Side* side, Machine* machine) {
                                          reader.Number("transpose", &machine->rates.transpose, 1e9),
                                          reader.Number("cast", &machine->rates.cast, 1e9),
                                          reader.Number("quantise", &machine->rates.quantise, 1e9),
-                                         reader.Number("digest", &machine->rates.digest, 1e9)}),
+                                         reader.Number("digest", &machine->rates.digest, 1e9),
+                                         reader.Number("compare", &machine->rates.compare, 1e9)}),
   };
 }
 
@@ -282,6 +283,14 @@ absl::Status ReadFile(const Reader& reader, const YAML::Node& root, ClusterFile&
       {
           reader.Text("name", &file.name),
           reader.Flag("digests", &file.digests),
+          reader.Flag("images", &file.images),
+          {"changed",
+           [&](const Value& value) {
+             double changed = 0;
+             WAYBILL_RETURN_IF_ERROR(reader.Number("changed", &changed, 1, 0.5, 0).read(value));
+             file.changed = changed;
+             return absl::OkStatus();
+           }},
           reader.Choice<Relays>("relays", RelaysByName(),
                                 [&file](Relays relays) { file.relays = relays; }),
           reader.Map("model", {reader.PlacedText("name", &file.model, &file.model_place),

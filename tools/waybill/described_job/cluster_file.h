@@ -47,6 +47,8 @@ struct ClusterFile {
   std::string format_place;  // As Side::place: that of the format, or of the dtype.
   Mode mode = Mode::kShadow;
   bool digests = true;
+  bool images = false;
+  std::optional<double> changed;  // As simulate::SimulateOptions::changed.
   Relays relays = Relays::kWherePredictedFaster;
   simulate::Hardware hardware;
 

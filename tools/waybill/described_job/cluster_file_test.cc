@@ -32,11 +32,13 @@ TEST(ClusterFile, EveryKeyIsReadInItsUnit) {
   const auto file = ParseClusterFile(R"(
 name: whole
 digests: false
+images: true
+changed: 0.02
 relays: never
 model: {checkpoint: /models/m, layers: 3}
 trainers:
   sharding: fsdp=2
-  rates_gb_per_second: {copy: 1, transpose: 5, cast: 2, quantise: 3, digest: 4}
+  rates_gb_per_second: {copy: 1, transpose: 5, cast: 2, quantise: 3, digest: 4, compare: 6}
   memory: host
   ranks_per_host: 4
   nics_per_host: 8
@@ -69,6 +71,9 @@ stragglers: [{rank: worker 1, slowdown: 2.5}]
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ(file->name, "whole");
   EXPECT_FALSE(file->digests);
+  EXPECT_TRUE(file->images);
+  EXPECT_EQ(file->changed, 0.02);
+  EXPECT_DOUBLE_EQ(file->hardware.trainers.rates.compare, 6e9);
   EXPECT_EQ(file->relays, Relays::kNever);
   EXPECT_EQ(file->checkpoint, "/models/m");
   EXPECT_EQ(file->layers, 3);
@@ -136,7 +141,7 @@ struct RefusalCase {
 
 const RefusalCase kRefusals[] = {
     {"an_unknown_key", std::string(kLeast) + "modle: {}\n",
-     "a.yaml:4: key \"modle\" is unknown; accepted: name, digests"},
+     "a.yaml:4: key \"modle\" is unknown; accepted: name, digests, images, changed"},
     {"an_unknown_key_within_another", "model:\n  name: m\n  layer: 3\n",
      "a.yaml:3: key \"model.layer\" is unknown; accepted: name, checkpoint, layers"},
     {"a_key_twice", std::string(kLeast) + "name: a\nname: b\n",
@@ -194,7 +199,8 @@ const RefusalCase kRefusals[] = {
      "a.yaml:4: key \"stragglers[0].rank\" is \"3\"; accepted: \"trainer N\" or \"worker N\""},
     {"what_is_not_yaml", "model: {name: m\ntrainers", "a.yaml:2: not YAML:"},
     {"a_list_in_place_of_a_mapping", "[1, 2]", "a.yaml:1: the file is not a mapping"},
-    {"an_empty_file", "", "a.yaml: the file is not a mapping; accepted keys: name, digests"},
+    {"an_empty_file", "",
+     "a.yaml: the file is not a mapping; accepted keys: name, digests, images, changed"},
     {"a_comma_without_quotes",
      "model: {name: m}\ntrainers: {sharding: fsdp=2}\nworkers: {sharding: tp=4,dp=2}\n",
      "a.yaml:3: key \"workers.dp=2\" is unknown; accepted: sharding, manifests, replicas"},

@@ -69,9 +69,11 @@ absl::StatusOr<Prediction> Predict(const ClusterFile& file) {
   prediction.plan_hash = job.plan.hash();
   prediction.traffic =
       simulate::TrafficOf(job.plan, std::move(job.held.senders), std::move(job.held.receivers));
-  WAYBILL_ASSIGN_OR_RETURN(prediction.result,
-                           simulate::Simulate(prediction.traffic, file.hardware,
-                                              {.mode = file.mode, .digests = file.digests}));
+  WAYBILL_ASSIGN_OR_RETURN(prediction.result, simulate::Simulate(prediction.traffic, file.hardware,
+                                                                 {.mode = file.mode,
+                                                                  .digests = file.digests,
+                                                                  .images = file.images,
+                                                                  .changed = file.changed}));
   prediction.result.warnings.insert(prediction.result.warnings.begin(), job.warnings.begin(),
                                     job.warnings.end());
   return prediction;

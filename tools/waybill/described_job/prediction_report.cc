@@ -60,6 +60,27 @@ void AppendRelays(const simulate::Result& result, std::string& text) {
                         static_cast<double>(relayed_bytes) / 1e9, workers);
 }
 
+uint64_t SentBytes(const simulate::Result& result) {
+  uint64_t bytes = 0;
+  for (const RankResult& rank : result.ranks) {
+    if (rank.id.role == Role::kTrainer) bytes += rank.moved_bytes;
+  }
+  return bytes;
+}
+
+// What trainers with images gain.
+void AppendPublish(const Prediction& prediction, std::string& text) {
+  const ClusterFile& file = prediction.file;
+  if (!file.images && !file.changed) return;
+  absl::StrAppendFormat(&text,
+                        "publish          %9.3f s until the trainers may change their weights\n",
+                        prediction.result.publish_seconds);
+  if (!file.changed) return;
+  absl::StrAppendFormat(
+      &text, "travels          %9.3f GB from the trainers, of which %.1f %% changed\n",
+      static_cast<double>(SentBytes(prediction.result)) / 1e9, 100 * *file.changed);
+}
+
 nlohmann::json ToJson(const RankResult& rank) {
   nlohmann::json json = {{"name", NameOf(rank)},
                          {"held_bytes", rank.held_bytes},
@@ -94,6 +115,7 @@ std::string FormatPrediction(const Prediction& prediction) {
   absl::StrAppendFormat(&text,
                         "\nupdate           %9.3f s from publish() until all workers show it\n",
                         result.seconds);
+  AppendPublish(prediction, text);
   if (result.bound_seconds() > 0) {
     absl::StrAppendFormat(&text,
                           "ingress bound    %9.3f s (%s)\negress bound     %9.3f s (%s)\n"
@@ -144,6 +166,7 @@ nlohmann::json PredictionToJson(const Prediction& prediction) {
       {"worker_sharding", prediction.file.workers.Describe()},
       {"seconds", result.seconds},
       {"sent_seconds", result.sent_seconds},
+      {"publish_seconds", result.publish_seconds},
       {"bounds",
        {{"egress", {{"seconds", result.egress.seconds}, {"port", result.egress.port}}},
         {"ingress", {{"seconds", result.ingress.seconds}, {"port", result.ingress.port}}}}},
