@@ -4,7 +4,7 @@
     bazel run -c opt //testing/bench:predict
 
 The rates of the model are measured apart from the demo, in the same minutes: copies, digests,
-transposes, casts and quantising by the kernels' benchmarks, two at a time as the demo's ranks; TCP
+transposes, casts, quantising and comparing by the kernels' benchmarks, two at a time as the demo's ranks; TCP
 by as many processes and lanes as the demo has, with long and with short writes; the controller by
 an update of one tensor of 4 KiB. Nothing is fitted to the demo. Each round measures the rates, and
 then runs each demo. Other work on the machine slows both down, but not evenly: compare the medians
@@ -24,12 +24,15 @@ from statistics import median
 HERE = os.path.join(os.environ.get("RUNFILES_DIR", "."), "waybill")
 
 CONFIGURATIONS = [
-    # name, model, layers, trainers, workers, format, dtype
-    ("gpt2, transposed", "gpt2", None, "fsdp=2", "tp=2", "", ""),
-    ("qwen3-0.6b", "qwen3-0.6b", 8, "fsdp=2", "tp=2", "", ""),
-    ("qwen3-0.6b, 4 to 2 replicas", "qwen3-0.6b", 8, "fsdp=4", "dp=2", "", ""),
-    ("qwen3-0.6b, block FP8", "qwen3-0.6b", 8, "fsdp=2", "tp=2", "fp8-block", ""),
-    ("qwen3-0.6b, cast to F32", "qwen3-0.6b", 8, "fsdp=2", "tp=2", "", "F32"),
+    # name, model, layers, trainers, workers, format, dtype, images, changed
+    ("gpt2, transposed", "gpt2", None, "fsdp=2", "tp=2", "", "", False, None),
+    ("qwen3-0.6b", "qwen3-0.6b", 8, "fsdp=2", "tp=2", "", "", False, None),
+    ("qwen3-0.6b, 4 to 2 replicas", "qwen3-0.6b", 8, "fsdp=4", "dp=2", "", "", False, None),
+    ("qwen3-0.6b, block FP8", "qwen3-0.6b", 8, "fsdp=2", "tp=2", "fp8-block", "", False, None),
+    ("qwen3-0.6b, cast to F32", "qwen3-0.6b", 8, "fsdp=2", "tp=2", "", "F32", False, None),
+    ("qwen3-0.6b, images", "qwen3-0.6b", 8, "fsdp=2", "tp=2", "", "", True, None),
+    ("qwen3-0.6b, 1 % changed", "qwen3-0.6b", 8, "fsdp=2", "tp=2", "", "", True, 0.01),
+    ("qwen3-0.6b, 10 % changed", "qwen3-0.6b", 8, "fsdp=2", "tp=2", "", "", True, 0.1),
 ]
 
 # What each rate of the model is measured by. A benchmark's bytes are those that it reads.
@@ -73,8 +76,23 @@ def bench(binary, pattern):
     return sum(rates) / 2
 
 
+def compare_rate():
+    """Bytes per second of one version at which two that are equal are compared, while a second process does so."""
+    pair = [
+        subprocess.Popen(program("core/change/change_bench"), stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    # Name, size, its part of the bound, and the rates of reading and of finding what changed.
+    rows = [next(row for row in p.stdout if row.startswith("unchanged")).split() for p in pair]
+    for process in pair:
+        process.kill()
+        process.wait()
+    return sum(1e9 * float(row[4]) for row in rows) / 2
+
+
 def measure_rates():
-    rates = {name: bench("kernels/kernels_bench", pattern) for name, pattern in KERNELS.items()}
+    rates = {"compare": compare_rate()}
+    rates |= {name: bench("kernels/kernels_bench", pattern) for name, pattern in KERNELS.items()}
     rates["quantise"] = bench("kernels/quantise_bench", QUANTISE)
     return rates
 
@@ -121,7 +139,7 @@ def describe(configuration, fabric, rates, network, control):
     tcp, write = network
     # Both ends take about the same.
     tcp_gb_per_second = 2 / tcp[ranks_of(configuration)] / 1e9
-    _, model, layers, trainers, workers, form, dtype = configuration
+    _, model, layers, trainers, workers, form, dtype, images, changed = configuration
     machine = {
         "memory": "host",
         "ranks_per_host": 8,
@@ -143,6 +161,9 @@ def describe(configuration, fabric, rates, network, control):
         # Six messages one after another, of which the disk is a part.
         "control": {"message_us": control * 1e6 / 6, "record_ms": 0},
     }
+    described["images"] = images
+    if changed is not None:
+        described["changed"] = changed
     if form:
         described["workers"]["format"] = form
     if dtype:
@@ -151,10 +172,12 @@ def describe(configuration, fabric, rates, network, control):
 
 
 def demo(configuration, fabric, versions):
-    _, model, layers, trainers, workers, form, dtype = configuration
+    _, model, layers, trainers, workers, form, dtype, images, changed = configuration
     options = ["--model", model, "--trainers", trainers, "--workers", workers, "--fabric", fabric]
     for name, value in (("--layers", layers), ("--format", form), ("--dtype", dtype)):
         options += [name, str(value)] if value else []
+    options += ["--images"] if images else []
+    options += ["--changes", "--changed", str(changed)] if changed is not None else []
     report = waybill(
         "demo", "--json", "--no-check", "--no-bound", "--versions", str(versions), *options
     )  # fmt: skip
