@@ -1359,6 +1359,16 @@ TEST_F(FetchTest, AGroupThatFetchesIsNotMissedWhenItIsGone) {
   EXPECT_TRUE(Last(kTrainer[0], Kind::kOutcome)->outcome().committed());
 }
 
+TEST_F(FetchTest, AVersionThatATrainerHasOvertakenIsNotFetched) {
+  EstablishFetching();
+  PublishHeld(0, 5);
+  PublishHeld(1, 6);
+  PublishHeld(0, 6);
+  for (const uint32_t t : {0u, 1u}) Hold(t, 6);
+  for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
+  EXPECT_EQ(Last(kWorker[0], Kind::kPrepare)->prepare().version(), 6u);
+}
+
 TEST_F(FetchTest, APublishThatWaitedForALostGroupNamesIt) {
   groups_ = {"a", "b"};
   EstablishFetching(/*pushed_to_a=*/true);
@@ -1663,17 +1673,14 @@ TEST_F(CoordinatorTest, ALaterVersionWaitsItsTurn) {
   EXPECT_EQ(Last(kWorker[0], Kind::kPrepare)->prepare().version(), 6u);
 }
 
-TEST_F(CoordinatorTest, AVersionThatWaitsBehindALaterOneComesTooLate) {
+TEST_F(CoordinatorTest, AVersionThatIsOvertakenBeforeItBeginsIsGivenUpAndComesTooLate) {
   MakeCoordinator();
   Establish();
   Decide(5);
   Publish(1, 6);
   Publish(0, 7);
-  Tell(kTrainer[1], [&](auto& m) {
-    m.mutable_withdraw()->set_version(6);
-    *m.mutable_withdraw()->mutable_error() = EncodeError(absl::CancelledError("changed my mind"));
-  });
-  EXPECT_EQ(Error(kTrainer[1], Kind::kOutcome), "trainer 1: changed my mind");
+  EXPECT_EQ(Error(kTrainer[1], Kind::kOutcome),
+            "publish version 6: trainer 0 publishes version 7, and has not published this one");
   Publish(1, 7);
   for (const uint32_t w : {0u, 1u}) Shown(w);
   for (const uint32_t w : {0u, 1u}) Ready(w);
@@ -1683,19 +1690,34 @@ TEST_F(CoordinatorTest, AVersionThatWaitsBehindALaterOneComesTooLate) {
             "publish version 6: version 7 is committed, and versions only grow");
 }
 
-TEST_F(CoordinatorTest, TrainersThatPublishDifferentVersionsAreTold) {
+TEST_F(CoordinatorTest, AVersionEndsOnceATrainerThatLacksItPublishesALaterOne) {
+  for (const bool begun : {true, false}) {
+    SCOPED_TRACE(begun);
+    MakeCoordinator();
+    Establish();
+    Publish(0, 5, 10'000);
+    if (begun) {
+      for (const uint32_t w : {0u, 1u}) Ready(w);
+      ASSERT_EQ(Count(kTrainer[0], Kind::kStart), 1);
+    }
+    Publish(1, 6, 10'000);
+    EXPECT_EQ(Error(kTrainer[0], begun ? Kind::kAbort : Kind::kOutcome),
+              "publish version 5: trainer 1 publishes version 6, and has not published this one");
+    EXPECT_EQ(Count(kWorker[0], Kind::kAbort), 1);
+    sent_.clear();
+  }
+}
+
+TEST_F(CoordinatorTest, ATrainerThatHasPublishedAVersionDoesNotOvertakeIt) {
   MakeCoordinator();
   Establish();
-  Publish(0, 5, 10'000);
-  Publish(1, 6, 10'000);
+  for (const uint32_t t : {0u, 1u}) Publish(t, 5);
   for (const uint32_t w : {0u, 1u}) Ready(w);
-  EXPECT_THAT(coordinator_->Status().waiting_for(),
-              testing::HasSubstr("publish() by trainer 1 (which publishes version 6)"));
-  Pass(absl::Seconds(10));
-  EXPECT_THAT(
-      Error(kTrainer[0], Kind::kAbort),
-      testing::HasSubstr("version 5: the deadline is over, waiting for publish() by trainer "
-                         "1 (which publishes version 6)"));
+  Publish(1, 6);
+  EXPECT_EQ(Count(kTrainer[0], Kind::kAbort) + Count(kTrainer[0], Kind::kOutcome), 0);
+  for (const uint32_t w : {0u, 1u}) Arrived(w);
+  for (const uint32_t w : {0u, 1u}) Shown(w);
+  EXPECT_TRUE(Last(kTrainer[0], Kind::kOutcome)->outcome().committed());
 }
 
 TEST_F(CoordinatorTest, TheStatusHasTheVersionThatAGroupLostUntilItShowsAnother) {

@@ -292,6 +292,30 @@ void Coordinator::OnPublish(const Member& member, const proto::Publish& publish,
     return RefuseToAll(publication, fits);
   }
   if (publication.opened) TakePart(trainer, publication);
+  GiveUpOvertaken(trainer, version);
+}
+
+// Versions grow: a trainer that publishes a later version will not publish the earlier ones that
+// others wait for. They would wait until their deadline, and the later version behind them.
+void Coordinator::GiveUpOvertaken(uint32_t trainer, uint64_t version) {
+  std::map<uint64_t, Publication>& all = publications_.all();
+  for (auto entry = all.begin(); entry != all.lower_bound(version);) {
+    Publication& earlier = (entry++)->second;  // It may be erased.
+    if (earlier.publishes.contains(trainer)) continue;
+    const absl::Status why = absl::AbortedError(
+        absl::StrCat("publish version ", earlier.version, ": trainer ", trainer,
+                     " publishes version ", version, ", and has not published this one"));
+    if (!earlier.opened || earlier.parts.empty()) {
+      RefuseToAll(earlier, why);
+      continue;
+    }
+    for (const auto& [name, part] : earlier.parts) {
+      if (part.state == Part::State::kQueued) GiveUpPart(earlier, name, why);
+      if (part.state != Part::State::kOpen) continue;
+      UpdateRound& round = *GroupNamed(name).round;
+      if (round.undecided() && round.IsAwaited({Role::kTrainer, trainer})) round.GiveUp(why);
+    }
+  }
 }
 
 // Returns an error if another trainer has published something else of what both hold.
