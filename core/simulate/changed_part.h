@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What an update costs and spares if trainers send only what changed since the version before
-// (core/change). The elements are of two bytes, and change by one unit in the last place at random
-// places. The numbers are measured: docs/performance.md, "What changed".
+// The costs and the sizes of updates in which trainers send only what changed since the version
+// before (core/change). The elements are of two bytes, and change by one unit in the last place at
+// random places. The numbers are measured: docs/performance.md, "What changed".
 #ifndef WAYBILL_CORE_SIMULATE_CHANGED_PART_H_
 #define WAYBILL_CORE_SIMULATE_CHANGED_PART_H_
 
@@ -11,7 +11,8 @@
 namespace waybill::simulate {
 
 inline constexpr double kElementBytes = 2;
-// What the encoder and the decoder need for each element that changed, beside reading and copying.
+// The time of the encoder and of the decoder for each element that changed, beside reading and
+// copying.
 inline constexpr double kEncodeSeconds = 15e-9;
 inline constexpr double kDecodeSeconds = 10e-9;
 

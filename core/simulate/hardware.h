@@ -54,6 +54,9 @@ struct Machine {
   uint32_t threads = 1;  // Those of a rank that stage or verify in the host's memory.
   uint32_t cores = 0;    // Of a host, which all of its ranks share; 0: never the limit.
   uint64_t ring_bytes = uint64_t{32} << 20;  // A trainer's staging ring.
+
+  // Returns how many threads of a rank copy, stage or verify. A GPU counts as one.
+  uint32_t working_threads() const { return memory == MemoryPlace::kGpu ? 1 : threads; }
 };
 
 struct Network {

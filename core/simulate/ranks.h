@@ -71,7 +71,7 @@ class SendingRank final : public TrainerHost, public ControlPlane::Endpoint {
   struct Piece {
     uint32_t peer = 0;
     uint64_t bytes = 0;
-    uint64_t carried_bytes = 0;  // What travels of them.
+    uint64_t carried_bytes = 0;  // The part of them that travels.
     uint64_t writes = 0;
     double stage_seconds = 0;
     double digest_seconds = 0;

@@ -37,10 +37,8 @@ ReceivingRank::ReceivingRank(World* world, RankResult* result, EncodedManifest m
                  session_.OnTime(world_.time.time());
                Call();
              }),
-      verifiers_(
-          world->CoresOf(Role::kWorker, rank_),
-          world->hardware.workers.memory == MemoryPlace::kGpu ? 1 : world->hardware.workers.threads,
-          world->fabrics.slowdown(Role::kWorker, rank_)),
+      verifiers_(world->CoresOf(Role::kWorker, rank_), world->hardware.workers.working_threads(),
+                 world->fabrics.slowdown(Role::kWorker, rank_)),
       progress_(world->CoresOf(Role::kWorker, rank_), 1,
                 world->fabrics.slowdown(Role::kWorker, rank_)),
       schedule_(world->mode),

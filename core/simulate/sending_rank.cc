@@ -43,10 +43,7 @@ SendingRank::SendingRank(World* world, RankResult* result, EncodedManifest manif
                  session_.OnTime(world_.time.time());
                Call();
              }),
-      stagers_(world->CoresOf(Role::kTrainer, rank_),
-               world->hardware.trainers.memory == MemoryPlace::kGpu
-                   ? 1
-                   : world->hardware.trainers.threads,
+      stagers_(world->CoresOf(Role::kTrainer, rank_), world->hardware.trainers.working_threads(),
                world->fabrics.slowdown(Role::kTrainer, rank_)),
       progress_(world->CoresOf(Role::kTrainer, rank_), 1,
                 world->fabrics.slowdown(Role::kTrainer, rank_)),
@@ -66,8 +63,7 @@ void SendingRank::Publish() {
   const double copies = world_.changed ? 2 : 1;
   const double seconds =
       copies * static_cast<double>(result_.held_bytes) / world_.hardware.trainers.rates.copy;
-  const Machine& machine = world_.hardware.trainers;
-  const uint32_t threads = machine.memory == MemoryPlace::kGpu ? 1 : machine.threads;
+  const uint32_t threads = world_.hardware.trainers.working_threads();
   to_copy_ = threads;
   for (uint32_t i = 0; i < threads; ++i) {
     const double share = seconds / threads;
@@ -211,14 +207,10 @@ void SendingRank::AddPieces(uint32_t peer, SendWay way, uint64_t bytes, uint64_t
   for (uint64_t i = 0; i < count; ++i) {
     const auto share = [&](uint64_t all) { return all * (i + 1) / count - all * i / count; };
     const uint64_t size = share(bytes);
-    const uint64_t carried =
-        world_.Encodes(peers_[peer].traffic)
-            ? static_cast<uint64_t>(EncodedBytes(static_cast<double>(size), *world_.changed))
-            : size;
     pieces_.push_back(
         {.peer = peer,
          .bytes = size,
-         .carried_bytes = carried,
+         .carried_bytes = world_.CarriedBytes(peers_[peer].traffic, size),
          .writes = std::max<uint64_t>(1, share(writes)),
          .stage_seconds = seconds / static_cast<double>(count),
          .digest_seconds = static_cast<double>(size) / world_.hardware.trainers.rates.digest,

@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/plan/chunks.h"
-#include "core/simulate/changed_part.h"
 #include "core/simulate/findings.h"
 #include "core/simulate/ranks.h"
 #include "core/simulate/world.h"
@@ -85,10 +84,7 @@ std::vector<RankResult> DescribeRanks(const World& world) {
   }
   for (const PairTraffic& pair : traffic.pairs) {
     for (RankResult* rank : {&ranks[pair.trainer], &ranks[traffic.trainers() + pair.worker]}) {
-      rank->moved_bytes +=
-          world.Encodes(pair)
-              ? static_cast<uint64_t>(EncodedBytes(static_cast<double>(pair.bytes), *world.changed))
-              : pair.bytes;
+      rank->moved_bytes += world.CarriedBytes(pair, pair.bytes);
       rank->ledger_bytes += pair.routes * sizeof(LedgerEntry);
     }
   }

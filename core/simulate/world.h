@@ -9,11 +9,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "core/protocol/update.h"
+#include "core/simulate/changed_part.h"
 #include "core/simulate/control_plane.h"
 #include "core/simulate/hardware.h"
 #include "core/simulate/network.h"
@@ -74,6 +76,11 @@ struct World {
   bool Encodes(const PairTraffic& pair) const {
     return changed && digests && mode != Mode::kInPlace && carrier() != Carrier::kMapped &&
            pair.quantised_read == 0;
+  }
+  // Returns how many bytes travel for so many of the pair's.
+  uint64_t CarriedBytes(const PairTraffic& pair, uint64_t bytes) const {
+    if (!Encodes(pair)) return bytes;
+    return static_cast<uint64_t>(EncodedBytes(static_cast<double>(bytes), *changed));
   }
   uint64_t PiecesOf(uint64_t bytes) const { return (bytes + piece_bytes - 1) / piece_bytes; }
   // The number of pieces in which a trainer sends what it has for a worker.

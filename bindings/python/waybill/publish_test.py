@@ -167,7 +167,7 @@ def test_with_changes_a_worker_completes_what_did_not_travel():
             trainer.publish(version, deadline=PATIENCE).committed.wait(PATIENCE)
             assert (shown == weights).all()
         # The controller has heard what the first three have spared: that comes with SENT, before the trainer publishes again.
-        # What the fourth has spared may still be on its way.
+        # The report of the fourth may still be on its way.
         ranks = job.controller.status()["ranks"]
         spared = sum(rank["counters"].get("spared_bytes", 0) for rank in ranks)
         assert 0.99 * 2 * weights.nbytes < spared < 3 * weights.nbytes

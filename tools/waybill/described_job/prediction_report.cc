@@ -68,7 +68,7 @@ uint64_t SentBytes(const simulate::Result& result) {
   return bytes;
 }
 
-// What trainers with images gain.
+// Adds how long trainers with images wait, and how much travels from them.
 void AppendPublish(const Prediction& prediction, std::string& text) {
   const ClusterFile& file = prediction.file;
   if (!file.images && !file.changed) return;

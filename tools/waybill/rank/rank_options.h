@@ -25,7 +25,7 @@ struct RankOptions {
   std::string rack;  // Empty if unknown.
   CommandFabricOptions fabric;
   bool driven = false;
-  double changed = 1;  // Of a driven rank: see check::WeightVersion.
+  double changed = 1;  // See check::WeightVersion; driven ranks only.
 
   // Adds the options. Their defaults come from the launcher's environment (RANK, WORLD_SIZE) and
   // from WAYBILL_TOKEN.
