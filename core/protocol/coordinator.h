@@ -394,7 +394,8 @@ class Coordinator final {
   // A version is given up. The trainers that do not publish it have yet to be told.
   void GiveUp(const Publication& publication, const absl::Status& why);
   void TakePart(uint32_t trainer, const Publication& publication);
-  void GiveUpOvertaken(uint32_t trainer, uint64_t version);
+  void GiveUpOvertaken(Publication& earlier, uint32_t trainer, uint64_t later);
+  void GiveUpIfOvertaken(uint64_t version);
   // Ends a version in one group, and tells every trainer that publishes it.
   void EndPart(Publication& publication, const std::string& group, const Part& part);
   void GiveUpPart(Publication& publication, const std::string& group, const absl::Status& status);

@@ -1744,6 +1744,28 @@ TEST_F(CoordinatorTest, ALaneThatDiedWithItsRankIsNotCounted) {
   EXPECT_EQ(coordinator_->Status().phase(), "ready");
   EXPECT_THAT(coordinator_->Status().groups(0).lanes_lost(), testing::IsEmpty());
 }
+TEST_F(CoordinatorTest, AVersionEndsAtOnceIfATrainerThatLacksItHasPublishedALaterOne) {
+  MakeCoordinator();
+  Establish();
+  Publish(1, 6, 10'000);
+  Publish(0, 5, 10'000);
+  EXPECT_EQ(Error(kTrainer[0], Kind::kPublishRefused),
+            "publish version 5: trainer 1 publishes version 6, and has not published this one");
+  EXPECT_EQ(Count(kWorker[0], Kind::kAbort), 0);
+}
+
+TEST_F(CoordinatorTest, AVersionThatWaitsForRanksEndsIfATrainerWithdrawsItAndPublishesALaterOne) {
+  MakeCoordinator();
+  Establish();
+  Gone(kWorker[0]);
+  for (const uint32_t t : {0u, 1u}) Publish(t, 5, 10'000);
+  Publish(1, 6, 10'000);
+  ASSERT_EQ(Count(kTrainer[0], Kind::kPublishRefused), 0);
+  Tell(kTrainer[1], [](auto& m) { m.mutable_withdraw()->set_version(5); });
+  EXPECT_EQ(Error(kTrainer[0], Kind::kPublishRefused),
+            "publish version 5: trainer 1 publishes version 6, and has not published this one");
+}
+
 
 TEST_F(CoordinatorTest, AVersionIsUnchangedIfItIsForEveryWorkerOfTheGroup) {
   MakeCoordinator();

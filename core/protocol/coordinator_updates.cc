@@ -292,29 +292,35 @@ void Coordinator::OnPublish(const Member& member, const proto::Publish& publish,
     return RefuseToAll(publication, fits);
   }
   if (publication.opened) TakePart(trainer, publication);
-  GiveUpOvertaken(trainer, version);
+  std::map<uint64_t, Publication>& all = publications_.all();
+  for (auto entry = all.begin(); entry != all.lower_bound(version);) {
+    Publication& earlier = (entry++)->second;  // It may be erased.
+    if (!earlier.publishes.contains(trainer)) GiveUpOvertaken(earlier, trainer, version);
+  }
+  GiveUpIfOvertaken(version);  // By others, before.
 }
 
 // Versions grow: a trainer that publishes a later version will not publish the earlier ones that
 // others wait for. They would wait until their deadline, and the later version behind them.
-void Coordinator::GiveUpOvertaken(uint32_t trainer, uint64_t version) {
-  std::map<uint64_t, Publication>& all = publications_.all();
-  for (auto entry = all.begin(); entry != all.lower_bound(version);) {
-    Publication& earlier = (entry++)->second;  // It may be erased.
-    if (earlier.publishes.contains(trainer)) continue;
-    const absl::Status why = absl::AbortedError(
-        absl::StrCat("publish version ", earlier.version, ": trainer ", trainer,
-                     " publishes version ", version, ", and has not published this one"));
-    if (!earlier.opened || earlier.parts.empty()) {
-      RefuseToAll(earlier, why);
-      continue;
-    }
-    for (const auto& [name, part] : earlier.parts) {
-      if (part.state == Part::State::kQueued) GiveUpPart(earlier, name, why);
-      if (part.state != Part::State::kOpen) continue;
-      UpdateRound& round = *GroupNamed(name).round;
-      if (round.undecided() && round.IsAwaited({Role::kTrainer, trainer})) round.GiveUp(why);
-    }
+void Coordinator::GiveUpOvertaken(Publication& earlier, uint32_t trainer, uint64_t later) {
+  const absl::Status why = absl::AbortedError(
+      absl::StrCat("publish version ", earlier.version, ": trainer ", trainer,
+                   " publishes version ", later, ", and has not published this one"));
+  if (!earlier.opened || earlier.parts.empty()) return RefuseToAll(earlier, why);
+  for (const auto& [name, part] : earlier.parts) {
+    if (part.state == Part::State::kQueued) GiveUpPart(earlier, name, why);
+    if (part.state != Part::State::kOpen) continue;
+    UpdateRound& round = *GroupNamed(name).round;
+    if (round.undecided() && round.IsAwaited({Role::kTrainer, trainer})) round.GiveUp(why);
+  }
+}
+
+void Coordinator::GiveUpIfOvertaken(uint64_t version) {
+  const Publication* const publication = publications_.Find(version);
+  if (publication == nullptr) return;
+  for (const auto& [trainer, later] : publications_.OvertakersOf(*publication)) {
+    Publication* const left = publications_.Find(version);
+    if (left != nullptr) GiveUpOvertaken(*left, trainer, later);
   }
 }
 
@@ -441,7 +447,8 @@ void Coordinator::OnWithdraw(const Member& member, const proto::Withdraw& withdr
   Publication& publication = *found;
   if (!publication.opened) {
     (void)publication.Remove(trainer);
-    return publications_.DropUnwanted();
+    publications_.DropUnwanted();
+    return GiveUpIfOvertaken(withdraw.version());
   }
   const absl::Status why = DecodeError(withdraw.error());
   for (auto& [name, part] : publication.parts) {

@@ -75,6 +75,16 @@ Publication* Publications::Find(uint64_t version) {
   return found == all_.end() ? nullptr : &found->second;
 }
 
+std::map<uint32_t, uint64_t> Publications::OvertakersOf(const Publication& publication) const {
+  std::map<uint32_t, uint64_t> overtakers;
+  for (auto later = all_.upper_bound(publication.version); later != all_.end(); ++later) {
+    for (const auto& [trainer, publish] : later->second.publishes) {
+      if (!publication.publishes.contains(trainer)) overtakers.emplace(trainer, later->first);
+    }
+  }
+  return overtakers;
+}
+
 Publication* Publications::Find(uint32_t trainer, uint64_t version, uint64_t attempt) {
   Publication* const publication = Find(version);
   if (publication == nullptr) return nullptr;

@@ -68,6 +68,8 @@ class Publications {
   Publication& Add(uint32_t trainer, const proto::Publish& publish, absl::Time now);
   // Returns null if the version is not being published.
   Publication* Find(uint64_t version);
+  // Returns the trainers that publish later versions and not this one, with such a version of each.
+  std::map<uint32_t, uint64_t> OvertakersOf(const Publication& publication) const;
   // Returns null if the trainer does not publish the version with that attempt.
   Publication* Find(uint32_t trainer, uint64_t version, uint64_t attempt);
   // By version. Erase what is over.
