@@ -75,7 +75,7 @@ class VersionLender {
   absl::Time next_deadline() const;
 
  private:
-  // What sends to one group.
+  // Sends what is lent to one group.
   struct Loan {
     std::optional<Snapshot> snapshot;  // The version that is lent; released once it is sent.
     std::unique_ptr<GroupSender> sender;

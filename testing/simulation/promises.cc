@@ -105,8 +105,8 @@ void Promises::OnShown(const Process& process, uint64_t before, uint64_t version
 
 void Promises::CheckAtEnd(const std::vector<const Process*>& processes) {
   const std::string& group = processes.front()->id().group;
-  // Trainers are told of what a group fetches only if a controller that has just started finds the
-  // version that they publish in its records: such a group is further by its decisions.
+  // Only a controller that has just started, and finds in its records the version that trainers
+  // publish, tells them of what a group fetches: such a group is further by its decisions.
   const auto told = told_committed_.find(group);
   const uint64_t newest = told != told_committed_.end() && !processes.front()->fetches()
                               ? *told->second.rbegin()
