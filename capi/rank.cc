@@ -104,7 +104,7 @@ void Rank::Log(LogLevel level, absl::string_view what) const {
 
 void Rank::LogJoined() const {
   std::string text = "has joined";
-  const nlohmann::json description = nlohmann::json::parse(Describe());
+  const nlohmann::json description = Describe();
   for (const nlohmann::json& lane : description["lanes"]) {
     const bool to_trainer = source_ == WAYBILL_SOURCE_WORKER ? !lane["relay"].get<bool>()
                                                              : lane["co_owner"].get<bool>();

@@ -92,7 +92,7 @@ class Rank : public Object {
   absl::Status Leave(uint64_t user_token);
 
   virtual waybill_progress_t progress() const = 0;
-  virtual std::string Describe() const = 0;
+  virtual nlohmann::json Describe() const = 0;
 
  protected:
   // Logs the rank's name and `what`.
@@ -185,7 +185,7 @@ waybill_status_t TellDescription(absl::string_view doing, const typename T::Hand
   return Call(doing, error, [&]() -> absl::Status {
     WAYBILL_RETURN_IF_ERROR(CheckOutput(out_json, "out_json"));
     WAYBILL_ASSIGN_OR_RETURN(const auto found, Find<T>(handle, name));
-    *out_json = MakeHandle(std::make_shared<Blob>(found->Describe()));
+    *out_json = MakeHandle(std::make_shared<Blob>(found->Describe().dump()));
     return absl::OkStatus();
   });
 }

@@ -115,17 +115,17 @@ class TrainerObject final : public Rank {
     return progress;
   }
 
-  std::string Describe() const override {
+  nlohmann::json Describe() const override {
     nlohmann::json json = DescribeIdentity("trainer");
     const TrainerReport report = Report();
     json["joined"] = CheckJoined().ok();
     json["ring_bytes"] = engine_.ring_bytes;
-    json["images"] = engine_.images;
+    json["images"] = engine_.has_images();
     json["changes"] = engine_.changes;
     json["ring_high_water_bytes"] = report.ring_high_water_bytes;
     json["groups"] = report.groups;
     json["lanes"] = LanesToJson(report.lanes);
-    return json.dump();
+    return json;
   }
 
  private:
@@ -209,7 +209,7 @@ absl::StatusOr<std::shared_ptr<TrainerObject>> CreateTrainer(
   if (options.ring_bytes != 0) engine.ring_bytes = options.ring_bytes;
   if (options.stage_threads != 0) engine.stage_threads = options.stage_threads;
   engine.changes = options.changes != 0;
-  engine.images = options.images != 0 || engine.changes;
+  engine.images = options.images != 0;
   auto trainer =
       std::make_shared<TrainerObject>(std::move(parts), regions, engine, std::move(device));
   WAYBILL_RETURN_IF_ERROR(AddUser(regions, trainer));

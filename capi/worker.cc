@@ -124,14 +124,14 @@ class WorkerObject final : public Rank {
     return progress;
   }
 
-  std::string Describe() const override {
+  nlohmann::json Describe() const override {
     nlohmann::json json = DescribeIdentity("worker");
     const std::shared_ptr<WorkerClient> core = client();
     json["joined"] = CheckJoined().ok();
     json["mode"] = std::string(Name(settings_.engine.mode));
     json["shown_version"] = core == nullptr ? 0 : core->shown_version();
     json["lanes"] = LanesToJson(core == nullptr ? std::vector<LaneReport>{} : core->report().lanes);
-    return json.dump();
+    return json;
   }
 
  private:

@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<TrainerRank>> TrainerRank::Create(
     SessionOptions options, const SenderEngineOptions& engine, Manifest manifest,
     std::vector<MemorySpan> regions, Fabric* fabric, RankActions* actions) {
   std::unique_ptr<Image> image;
-  if (engine.images) {
+  if (engine.has_images()) {
     WAYBILL_ASSIGN_OR_RETURN(
         image, Image::Create(regions, engine.changes ? VersionsKept::kTwo : VersionsKept::kNewest,
                              engine.stage_threads, [fabric] { fabric->Wake(); }));

@@ -34,13 +34,14 @@ struct SenderEngineOptions {
   uint64_t direct_run_bytes = kDirectRunBytes;
   // Versions are sent from a copy of the tensors (image.h).
   bool images = false;
-  // With images: the version before is kept too, and only what changed since then is posted to
-  // receivers that have it, where that is shorter.
+  // Versions are sent from such a copy, and the version before is kept too: only what changed since
+  // then is posted to receivers that have it, where that is shorter.
   bool changes = false;
   // Chunks of at least this size are announced, so that the receiver verifies them while later ones
   // arrive.
   uint64_t announced_bytes = 64 << 10;
 
+  bool has_images() const { return images || changes; }
   // Returns the options for tensors on a GPU. A thread waits for the GPU once for a quarter of the
   // ring; while one thread waits, others have work queued.
   static SenderEngineOptions ForGpu() { return {.ring_bytes = 128 << 20, .stage_threads = 4}; }

@@ -76,7 +76,7 @@ class TrainerProcess {
     const TrainerOptions trainer{.identity = identity,
                                  .engine = {.ring_bytes = options_.ring_mib << 20,
                                             .stage_threads = options_.threads,
-                                            .images = options_.images || options_.changes,
+                                            .images = options_.images,
                                             .changes = options_.changes},
                                  .join_timeout = options_.rank.join_timeout()};
     WAYBILL_ASSIGN_OR_RETURN(
