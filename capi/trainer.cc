@@ -48,6 +48,7 @@ class TrainerObject final : public Rank {
         .until_committed = options.until_committed != 0,
         .hold = options.hold != 0,
         .hold_commit = options.hold_commit != 0,
+        .max_behind = options.max_behind,
         .traceparent = options.traceparent == nullptr ? "" : options.traceparent};
     if (!command.traceparent.empty()) {
       WAYBILL_RETURN_IF_ERROR(ParseTraceParent(command.traceparent).status());

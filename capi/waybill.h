@@ -883,9 +883,15 @@ typedef struct waybill_publish_options { /* From capi/options.toml. */
    * trace, and are sent if it is sampled. Of several trainers' spans the one counts that the
    * controller hears of first. Default: a trace of its own. */
   const char* traceparent;
+  /* If not 0, the publish goes on, at most until the deadline, while a required group that fetches
+   * versions (`waybill controller --require`) shows one that is older by more than this number, so
+   * that no rollout generates with weights that are too old while the trainer trains on. The group
+   * can fetch this version meanwhile, if it can be had then: with `images`, or if it is held. Other
+   * groups are not waited for. Default: 0, no bound. */
+  uint64_t max_behind;
 } waybill_publish_options_t;
 #define WAYBILL_PUBLISH_OPTIONS_INIT \
-  {sizeof(waybill_publish_options_t), 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL}
+  {sizeof(waybill_publish_options_t), 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL, 0}
 
 /* Publishes a version. Every trainer of the job must publish the same versions. The regions must
  * not change until the PUBLISHED event with `token`, and may change after it, however the publish

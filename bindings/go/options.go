@@ -217,6 +217,12 @@ type PublishOptions struct {
 	// trace, and are sent if it is sampled. Of several trainers' spans the one counts that the
 	// controller hears of first. Default: a trace of its own.
 	Traceparent string
+	// If not 0, the publish goes on, at most until the deadline, while a required group that fetches
+	// versions (`waybill controller --require`) shows one that is older by more than this number, so
+	// that no rollout generates with weights that are too old while the trainer trains on. The group
+	// can fetch this version meanwhile, if it can be had then: with `images`, or if it is held. Other
+	// groups are not waited for. Default: 0, no bound.
+	MaxBehind uint64
 }
 
 // writeTo sets the fields of the C struct that these options describe.
@@ -228,4 +234,5 @@ func (o *PublishOptions) writeTo(c *C.waybill_publish_options_t, a *arguments) {
 	c.after_event = o.AfterEvent
 	c.hold_commit = flag(o.HoldCommit)
 	c.traceparent = a.text(o.Traceparent)
+	c.max_behind = C.uint64_t(o.MaxBehind)
 }

@@ -143,7 +143,8 @@ void ImagePublisher::HandOver(const absl::Status& copied, absl::Time now) {
   state_ = State::kSending;
   sending_ = {.token = publish.token};
   session_.Publish(publish.token, publish.command, now);
-  if (state_ != State::kSending || publish.command.until_committed) return;
+  const PublishCommand& command = publish.command;
+  if (state_ != State::kSending || command.until_committed || command.max_behind > 0) return;
   sending_.told = true;
   tell_({.kind = Notice::Kind::kPublished,
          .token = publish.token,

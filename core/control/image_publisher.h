@@ -22,7 +22,8 @@ namespace waybill {
 // Stands between a trainer's user and its session. A publish waits until nobody reads the image,
 // which holds the version before; then the tensors are copied, and the session publishes the image
 // and holds it, until the next version takes its place. The user is told kPublished when the copy
-// is complete, unless the publish is until_committed; what fails afterwards is told by kDecided.
+// is complete, unless the publish is until_committed or has a max_behind; what fails afterwards is
+// told by kDecided.
 //
 // Lives on the progress thread. Every call may give notices to `tell`.
 class ImagePublisher {

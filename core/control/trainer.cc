@@ -74,6 +74,7 @@ absl::Status Trainer::Publish(uint64_t version, const PublishOptions& options) {
                            .fail_on_nonfinite = options.fail_on_nonfinite,
                            .hold = options.hold,
                            .hold_commit = options.hold_commit,
+                           .max_behind = options.max_behind,
                            .traceparent = options.traceparent});
   return mailbox_->Await(token, options.cancel, [&] { client_->Cancel(token); });
 }

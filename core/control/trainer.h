@@ -31,6 +31,9 @@ struct PublishOptions {
   // Groups that have received the whole version wait for Decide(), at most until `timeout` is over.
   // All trainers must publish the version with the same value.
   bool hold_commit = false;
+  // If not 0, Publish() goes on, at most until `timeout` is over, while a required group that
+  // fetches versions shows one that is older by more than this number.
+  uint64_t max_behind = 0;
   // The span of which the update is a part, as a W3C traceparent; empty: none.
   std::string traceparent = {};
   // Once a stop is requested, no group shows the version because of this publish, unless it has

@@ -311,6 +311,9 @@ Standing Coordinator::StandingOf(Group& group) {
       .behind = idle && (ready || group.term.phase() == Phase::kGathering) &&
                 (AwaitsFetch(group) || OldestToReplace(group) < NewestToGet()),
       .lent_version = VersionToLend(group),
+      .fetched_version = group.fetches() && IsRequired(group)
+                             ? std::optional(group.workers.shown.begin()->first)
+                             : std::nullopt,
   };
   if (!idle) standing.deadline = std::min(standing.deadline, group.round->deadline());
   if (group.term.phase() == Phase::kGathering && group.rest) {
@@ -558,6 +561,29 @@ void Coordinator::TellOfAllGroups(Member& member) {
   for (const auto& [name, group] : groups_) {
     if (group.here) TellOfGroup(member, group);
   }
+  SendOldestShown(member);
+}
+
+void Coordinator::SendOldestShown(const Member& member) {
+  proto::ControllerMessage message;
+  *message.mutable_oldest_shown() = oldest_shown_;
+  actions_->Send(member.connection, std::move(message));
+}
+
+void Coordinator::TellOldestShown() {
+  proto::OldestShown oldest;
+  if (!standings_.fetched().empty()) {
+    const auto& [version, group] = *standings_.fetched().begin();
+    oldest.set_group(numbered_.at(group)->name);
+    oldest.set_version(version);
+  }
+  if (oldest.group() == oldest_shown_.group() && oldest.version() == oldest_shown_.version()) {
+    return;
+  }
+  oldest_shown_ = std::move(oldest);
+  for (const auto& [rank, trainer] : members_.trainers().here) {
+    if (trainer->hears_of_groups) SendOldestShown(*trainer);
+  }
 }
 
 void Coordinator::SetHere(Group& group, bool here) {
@@ -607,6 +633,7 @@ void Coordinator::Advance(absl::Time now) {
       if (!GoesOn(group)) ForgetGroup(group, now);
     }
   } while (!changed_.empty());
+  TellOldestShown();
   // Members that are not joining any more have nothing to be late for.
   while (!join_deadlines_.empty()) {
     const Member* member = members_.Find(join_deadlines_.begin()->second);

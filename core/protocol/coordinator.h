@@ -243,6 +243,8 @@ class Coordinator final {
   void OnMembersChanged(const RankId& id);
   void TellOfGroup(const Member& member, const Group& group);
   void TellOfAllGroups(Member& member);
+  void SendOldestShown(const Member& member);
+  void TellOldestShown();  // If it has changed.
   // Tells every other member, if it is a change.
   void SetHere(Group& group, bool here);
   // These mark the group as changed, because whoever looks a group up may change it. Advance() does
@@ -453,7 +455,8 @@ class Coordinator final {
   uint64_t last_epoch_;
 
   Publications publications_;
-  uint64_t held_version_ = 0;  // The version that every trainer holds; 0: none.
+  uint64_t held_version_ = 0;        // The version that every trainer holds; 0: none.
+  proto::OldestShown oldest_shown_;  // As trainers were told last.
   absl::Time incomplete_since_ =
       absl::InfinitePast();  // When a part of a whole term was last lost.
   // From when on terms begin without the trainers that are absent.

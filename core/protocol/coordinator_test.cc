@@ -1004,6 +1004,12 @@ class FetchTest : public CoordinatorTest {
     JoinFetching(1);
     Connect();
   }
+  // As a trainer was told last: the group, and the version.
+  std::pair<std::string, uint64_t> OldestShown(uint32_t t) {
+    const auto* const told = Last(kTrainer[t], Kind::kOldestShown);
+    if (told == nullptr) return {"(no such message)", 0};
+    return {told->oldest_shown().group(), told->oldest_shown().version()};
+  }
   void PublishHeld(uint32_t t, uint64_t version) {
     Tell(kTrainer[t], [&](auto& m) {
       m.mutable_publish()->set_version(version);
@@ -1056,6 +1062,36 @@ TEST_F(FetchTest, AVersionComesOnceAllWorkersOfTheGroupHaveAsked) {
   for (const uint32_t w : {0u, 1u}) Arrived(w);
   EXPECT_EQ(recorded_, (std::vector<Decision>{{epoch_, 1, 5, "all"}}));
   EXPECT_EQ(Count(kTrainer[0], Kind::kOutcome), 0);
+}
+
+TEST_F(FetchTest, TrainersAreToldOfTheRequiredGroupThatShowsTheOldestVersion) {
+  required_ = {"all"};
+  using Told = std::pair<std::string, uint64_t>;
+  EstablishFetching();
+  Gone(kTrainer[0]);  // It hears once it is back.
+  Join(kTrainer[0], Role::kTrainer, 0);
+  OfferIn("all");
+  ConnectIn("all");
+  EXPECT_EQ(OldestShown(0), Told("all", 0));
+  PublishAndHold(5);
+  for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
+  BothReceive();
+  Show(0, 5);
+  EXPECT_EQ(OldestShown(0), Told("all", 0));  // Its other worker still shows what it did.
+  Show(1, 5);
+  for (const uint32_t t : {0u, 1u}) EXPECT_EQ(OldestShown(t), Told("all", 5));
+  EXPECT_EQ(Count(kTrainer[0], Kind::kOldestShown), 2);
+  EXPECT_TRUE(coordinator_->RemoveGroup("all", now_).ok());
+  for (const uint32_t t : {0u, 1u}) EXPECT_EQ(OldestShown(t), Told("", 0));
+}
+
+TEST_F(FetchTest, NoTrainerIsToldToWaitForAGroupThatIsNotRequired) {
+  EstablishFetching();
+  PublishAndHold(5);
+  for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
+  BothReceive();
+  for (const uint32_t w : {0u, 1u}) Show(w, 5);
+  EXPECT_EQ(Last(kTrainer[0], Kind::kOldestShown), nullptr);
 }
 
 TEST_F(FetchTest, AGroupThatShowsTheNewestVersionIsToldSo) {
@@ -1708,6 +1744,28 @@ TEST_F(CoordinatorTest, AVersionEndsOnceATrainerThatLacksItPublishesALaterOne) {
   }
 }
 
+TEST_F(CoordinatorTest, AVersionEndsAtOnceIfATrainerThatLacksItHasPublishedALaterOne) {
+  MakeCoordinator();
+  Establish();
+  Publish(1, 6, 10'000);
+  Publish(0, 5, 10'000);
+  EXPECT_EQ(Error(kTrainer[0], Kind::kPublishRefused),
+            "publish version 5: trainer 1 publishes version 6, and has not published this one");
+  EXPECT_EQ(Count(kWorker[0], Kind::kAbort), 0);
+}
+
+TEST_F(CoordinatorTest, AVersionThatWaitsForRanksEndsIfATrainerWithdrawsItAndPublishesALaterOne) {
+  MakeCoordinator();
+  Establish();
+  Gone(kWorker[0]);
+  for (const uint32_t t : {0u, 1u}) Publish(t, 5, 10'000);
+  Publish(1, 6, 10'000);
+  ASSERT_EQ(Count(kTrainer[0], Kind::kPublishRefused), 0);
+  Tell(kTrainer[1], [](auto& m) { m.mutable_withdraw()->set_version(5); });
+  EXPECT_EQ(Error(kTrainer[0], Kind::kPublishRefused),
+            "publish version 5: trainer 1 publishes version 6, and has not published this one");
+}
+
 TEST_F(CoordinatorTest, ATrainerThatHasPublishedAVersionDoesNotOvertakeIt) {
   MakeCoordinator();
   Establish();
@@ -1744,28 +1802,6 @@ TEST_F(CoordinatorTest, ALaneThatDiedWithItsRankIsNotCounted) {
   EXPECT_EQ(coordinator_->Status().phase(), "ready");
   EXPECT_THAT(coordinator_->Status().groups(0).lanes_lost(), testing::IsEmpty());
 }
-TEST_F(CoordinatorTest, AVersionEndsAtOnceIfATrainerThatLacksItHasPublishedALaterOne) {
-  MakeCoordinator();
-  Establish();
-  Publish(1, 6, 10'000);
-  Publish(0, 5, 10'000);
-  EXPECT_EQ(Error(kTrainer[0], Kind::kPublishRefused),
-            "publish version 5: trainer 1 publishes version 6, and has not published this one");
-  EXPECT_EQ(Count(kWorker[0], Kind::kAbort), 0);
-}
-
-TEST_F(CoordinatorTest, AVersionThatWaitsForRanksEndsIfATrainerWithdrawsItAndPublishesALaterOne) {
-  MakeCoordinator();
-  Establish();
-  Gone(kWorker[0]);
-  for (const uint32_t t : {0u, 1u}) Publish(t, 5, 10'000);
-  Publish(1, 6, 10'000);
-  ASSERT_EQ(Count(kTrainer[0], Kind::kPublishRefused), 0);
-  Tell(kTrainer[1], [](auto& m) { m.mutable_withdraw()->set_version(5); });
-  EXPECT_EQ(Error(kTrainer[0], Kind::kPublishRefused),
-            "publish version 5: trainer 1 publishes version 6, and has not published this one");
-}
-
 
 TEST_F(CoordinatorTest, AVersionIsUnchangedIfItIsForEveryWorkerOfTheGroup) {
   MakeCoordinator();

@@ -14,7 +14,7 @@
 
 namespace waybill {
 
-inline constexpr uint32_t kProtocolVersion = 20;
+inline constexpr uint32_t kProtocolVersion = 21;
 
 proto::Error EncodeError(const absl::Status& status);
 absl::Status DecodeError(const proto::Error& error);

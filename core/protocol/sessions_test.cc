@@ -687,6 +687,99 @@ TEST_F(KeptTest, WhatIsKeptEndsWithTheController) {
   EXPECT_TRUE(Published(5)->status.ok());
 }
 
+// Version 5 is sent, and group "b", which fetches and is required, shows version 3 at first.
+class MaxBehindTest : public TrainerSessionTest {
+ protected:
+  void PublishBounded(uint64_t max_behind, bool until_committed = false) {
+    Establish();
+    HearOldest("b", 3);
+    session_.Publish(5,
+                     {.version = 5,
+                      .deadline = now_ + absl::Seconds(3),
+                      .until_committed = until_committed,
+                      .max_behind = max_behind},
+                     now_);
+    Begin(5, 1);
+    session_.OnSent(kAll, UpdateOf(5, 1), now_);
+  }
+  void HearOldest(const std::string& group, uint64_t version) {
+    Hear([&](auto& m) {
+      m.mutable_oldest_shown()->set_group(group);
+      m.mutable_oldest_shown()->set_version(version);
+    });
+  }
+  void HearCommitted() {
+    Hear([&](auto& m) {
+      m.mutable_outcome()->set_version(5);
+      m.mutable_outcome()->set_group(kAll);
+      m.mutable_outcome()->set_committed(true);
+      m.mutable_outcome()->set_attempt(attempt());
+    });
+  }
+};
+
+TEST_F(MaxBehindTest, APublishEndsOnceTheGroupShowsAVersionThatIsNewEnough) {
+  PublishBounded(1);
+  EXPECT_EQ(Published(5), nullptr);
+  HearCommitted();
+  EXPECT_EQ(Published(5), nullptr);
+  HearOldest("b", 4);
+  EXPECT_TRUE(Published(5)->status.ok());
+  EXPECT_EQ(host_.Last(Notice::Kind::kDecided)->version, 5u);
+}
+
+TEST_F(MaxBehindTest, ItDoesNotWaitForAGroupThatIsNewEnough) {
+  PublishBounded(2);
+  EXPECT_TRUE(Published(5)->status.ok());
+}
+
+TEST_F(MaxBehindTest, ItDoesNotWaitForAGroupThatIsGone) {
+  PublishBounded(1);
+  HearOldest("", 0);
+  EXPECT_TRUE(Published(5)->status.ok());
+}
+
+TEST_F(MaxBehindTest, ItWaitsForDecisionsTooIfAsked) {
+  PublishBounded(1, /*until_committed=*/true);
+  HearOldest("b", 5);
+  EXPECT_EQ(Published(5), nullptr);
+  HearCommitted();
+  EXPECT_TRUE(Published(5)->status.ok());
+  EXPECT_EQ(host_.Last(Notice::Kind::kDecided), nullptr);
+}
+
+TEST_F(MaxBehindTest, ItsDeadlineNamesTheGroup) {
+  PublishBounded(1);
+  HearCommitted();
+  Pass(absl::Seconds(5));
+  EXPECT_EQ(Published(5)->status.message(),
+            "publish version 5: group b is 2 versions behind, at version 3, and max_behind is 1");
+}
+
+TEST_F(MaxBehindTest, AVersionThatFailsIsNotWaitedFor) {
+  PublishBounded(1);
+  Hear([&](auto& m) {
+    m.mutable_outcome()->set_version(5);
+    m.mutable_outcome()->set_group(kAll);
+    m.mutable_outcome()->set_attempt(attempt());
+  });
+  EXPECT_EQ(Published(5)->status.message(), "group all: it was not committed");
+}
+
+TEST_F(MaxBehindTest, ACancelledPublishWaitsNoLonger) {
+  PublishBounded(1);
+  session_.Cancel(5, now_);
+  EXPECT_TRUE(absl::IsCancelled(Published(5)->status));
+}
+
+TEST_F(MaxBehindTest, TheNextControllerIsNotAskedAboutAVersionThatIsDecided) {
+  PublishBounded(1);
+  HearCommitted();
+  Lose();
+  Reopen();
+  EXPECT_EQ(host_.Last(Kind::kJoin)->join().undecided_versions_size(), 0);
+}
+
 // A version that is sent, and held.
 class HoldTest : public TrainerSessionTest {
  protected:

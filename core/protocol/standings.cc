@@ -37,6 +37,8 @@ bool Standings::Set(GroupNumber group, const Standing& standing) {
   if (now.borrows) patience_.insert(now.loan_patience);
   Keep(group, now.borrows, borrowing_);
   Keep(group, now.behind, behind_);
+  if (before.fetched_version) fetched_.erase({*before.fetched_version, group});
+  if (now.fetched_version) fetched_.insert({*now.fetched_version, group});
   if (before.lent_version == now.lent_version) return false;
   if (const auto lenders = lenders_.find(before.lent_version); lenders != lenders_.end()) {
     lenders->second.erase(group);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -35,6 +36,8 @@ struct Standing {
   absl::Time loan_patience = absl::InfinitePast();  // Publishes wait for the loan until then.
   bool behind = false;        // It would take a version that it has missed from another group.
   uint64_t lent_version = 0;  // The version that it can lend; 0 if none.
+  // The oldest version that a worker of it shows, if it is required and fetches.
+  std::optional<uint64_t> fetched_version;
 
   bool operator==(const Standing&) const = default;
 };
@@ -72,6 +75,8 @@ class Standings {
   // The groups that can lend, by the version, newest first.
   using Lenders = std::map<uint64_t, Groups, std::greater<>>;
   const Lenders& lenders() const { return lenders_; }
+  // The groups with a fetched version, by it.
+  const std::set<std::pair<uint64_t, GroupNumber>>& fetched() const { return fetched_; }
 
  private:
   std::unordered_map<GroupNumber, Standing> of_;
@@ -81,6 +86,7 @@ class Standings {
   std::multiset<absl::Time> patience_;
   Groups borrowing_, behind_;
   Lenders lenders_;
+  std::set<std::pair<uint64_t, GroupNumber>> fetched_;
 };
 
 }  // namespace waybill

@@ -8,7 +8,10 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <random>
+#include <set>
+#include <utility>
 
 namespace waybill {
 namespace {
@@ -39,16 +42,19 @@ void ExpectEqual(const Standings& standings, const Known& known, absl::Time now)
   absl::Time deadline = absl::InfiniteFuture(), patience = absl::InfinitePast();
   Standings::Groups due;
   Standings::Lenders lenders;
+  std::set<std::pair<uint64_t, GroupNumber>> fetched;
   for (const auto& [group, standing] : known) {
     deadline = std::min(deadline, standing.deadline);
     if (standing.borrows) patience = std::max(patience, standing.loan_patience);
     if (standing.deadline <= now) due.insert(group);
     if (standing.lent_version != 0) lenders[standing.lent_version].insert(group);
+    if (standing.fetched_version) fetched.emplace(*standing.fetched_version, group);
   }
   EXPECT_EQ(standings.next_deadline(), deadline);
   EXPECT_EQ(standings.loan_patience(), patience);
   EXPECT_EQ(standings.Due(now), due);
   EXPECT_EQ(standings.lenders(), lenders);
+  EXPECT_EQ(standings.fetched(), fetched);
 }
 
 TEST(Standings, AreWhatAllGroupsAmountTo) {
@@ -75,6 +81,7 @@ TEST(Standings, AreWhatAllGroupsAmountTo) {
           .loan_patience = borrows ? begin + absl::Seconds(below(4)) : absl::InfinitePast(),
           .behind = below(3) == 0,
           .lent_version = below(3),
+          .fetched_version = below(3) == 0 ? std::optional(below(3)) : std::nullopt,
       };
       const bool lends_other = known[group].lent_version != standing.lent_version;
       EXPECT_EQ(standings.Set(group, standing), lends_other);

@@ -98,9 +98,8 @@ void TrainerSession::FinishReleaseIfOver() {
 
 void TrainerSession::Cancel(uint64_t token, absl::Time now) {
   for (size_t i = 0; i < sent_.size(); ++i) {
-    const PublishCommand& command = sent_[i].command;
-    if (sent_[i].token != token || !command.until_committed) continue;
-    return FinishSent(i, absl::CancelledError(absl::StrCat(Doing(command.version),
+    if (sent_[i].token != token || sent_[i].told) continue;
+    return FinishSent(i, absl::CancelledError(absl::StrCat(Doing(sent_[i].command.version),
                                                            ": cancelled after it was sent")));
   }
   EndPublish(token, absl::CancelledError("cancelled"), now);
@@ -260,10 +259,8 @@ void TrainerSession::FinishIfOver(absl::Time now) {
     hold_ = {sent.command, sent.attempt};
     SendHeld();
   }
-  if (!sent.command.until_committed) {
-    Tell({.kind = Notice::Kind::kPublished, .token = sent.token, .version = sent.command.version});
-  }
   sent_.push_back(std::move(sent));
+  TellSent();
   AskForDecision(sent_.back());
   SettleSent();
   AskForNext(now);
@@ -272,11 +269,31 @@ void TrainerSession::FinishIfOver(absl::Time now) {
 void TrainerSession::FinishSent(size_t index, const absl::Status& status) {
   const Publication sent = std::move(sent_[index]);
   sent_.erase(sent_.begin() + static_cast<std::ptrdiff_t>(index));
-  const bool until_committed = sent.command.until_committed;
-  Tell({.kind = until_committed ? Notice::Kind::kPublished : Notice::Kind::kDecided,
-        .token = until_committed ? sent.token : 0,
+  Tell({.kind = sent.told ? Notice::Kind::kDecided : Notice::Kind::kPublished,
+        .token = sent.told ? 0 : sent.token,
         .version = sent.command.version,
         .status = status});
+}
+
+std::string TrainerSession::DescribeBehind(const PublishCommand& command) const {
+  const uint64_t shown = oldest_shown_.version();
+  if (command.max_behind == 0 || oldest_shown_.group().empty() ||
+      shown >= command.version - std::min(command.version, command.max_behind)) {
+    return "";
+  }
+  return absl::StrCat("group ", oldest_shown_.group(), " is ", command.version - shown,
+                      " versions behind, at version ", shown, ", and max_behind is ",
+                      command.max_behind);
+}
+
+// Tells the user of the SENT publications that wait for nothing else.
+void TrainerSession::TellSent() {
+  for (Publication& sent : sent_) {
+    if (sent.told || sent.command.until_committed || !DescribeBehind(sent.command).empty())
+      continue;
+    sent.told = true;
+    Tell({.kind = Notice::Kind::kPublished, .token = sent.token, .version = sent.command.version});
+  }
 }
 
 // The next controller does not know which versions this one has given up. If another trainer, which
@@ -293,11 +310,12 @@ void TrainerSession::NoteOutcome(uint64_t version, bool committed) {
   }
 }
 
-// Ends the SENT publications that every group has decided.
+// Ends the SENT publications that every group has decided, and for which no group is too far
+// behind.
 void TrainerSession::SettleSent() {
   for (size_t i = 0; i < sent_.size();) {
     absl::Status status;
-    bool decided = sent_[i].outcomes.size() >= sent_[i].parts.size();
+    bool decided = sent_[i].decided();
     for (auto part = sent_[i].parts.begin(); decided && part != sent_[i].parts.end(); ++part) {
       const std::string& group = part->first;
       const auto outcome = sent_[i].outcomes.find(group);
@@ -305,7 +323,8 @@ void TrainerSession::SettleSent() {
       if (!decided || outcome->second.ok()) continue;
       status = FirstError(status, While(absl::StrCat("group ", group), outcome->second));
     }
-    if (decided) {
+    const bool waits = status.ok() && !sent_[i].told && !DescribeBehind(sent_[i].command).empty();
+    if (decided && !waits) {
       FinishSent(i, status);
     } else {
       ++i;
@@ -320,7 +339,9 @@ void TrainerSession::SettleSent() {
 // --- messages ---
 
 void TrainerSession::FillJoin(proto::Join& join) const {
-  for (const Publication& sent : sent_) join.add_undecided_versions(sent.command.version);
+  for (const Publication& sent : sent_) {
+    if (!sent.decided()) join.add_undecided_versions(sent.command.version);
+  }
   for (const uint64_t version : failed_versions_) join.add_failed_versions(version);
   if (!hold_) return;
   join.mutable_held()->set_version(hold_->command.version);
@@ -343,6 +364,10 @@ void TrainerSession::OnRoleMessage(const proto::ControllerMessage& message, absl
       return OnGroupArrived(message.group_arrived());
     case proto::ControllerMessage::kTermOver:
       return OnTermOver(message.term_over().group(), now);
+    case proto::ControllerMessage::kOldestShown:
+      oldest_shown_ = message.oldest_shown();
+      TellSent();
+      return SettleSent();
     case proto::ControllerMessage::kSenderLost:
       return OnSenderLost(message.sender_lost());
     case proto::ControllerMessage::kPublishRefused:
@@ -670,14 +695,17 @@ void TrainerSession::OnRoleTime(absl::Time now) {
     if (i < queue_.size() && queue_[i].token == token) FinishQueued(i, late, now);
   }
   for (size_t i = 0; i < sent_.size();) {
-    const PublishCommand& command = sent_[i].command;
-    if (!command.until_committed || now < command.deadline + kAnswerMargin) {
+    const Publication& sent = sent_[i];
+    if (sent.told || now < sent.command.deadline + kAnswerMargin) {
       ++i;
       continue;
     }
-    FinishSent(i, absl::DeadlineExceededError(
-                      absl::StrCat(Doing(command.version), ": ", sent_[i].outcomes.size(), " of ",
-                                   sent_[i].parts.size(), " groups have decided by its deadline")));
+    const std::string why = sent.command.until_committed && !sent.decided()
+                                ? absl::StrCat(sent.outcomes.size(), " of ", sent.parts.size(),
+                                               " groups have decided by its deadline")
+                                : DescribeBehind(sent.command);
+    FinishSent(i,
+               absl::DeadlineExceededError(absl::StrCat(Doing(sent.command.version), ": ", why)));
   }
 }
 
@@ -688,7 +716,7 @@ absl::Time TrainerSession::role_deadline() const {
   }
   for (const Publication& publication : queue_) next = std::min(next, DeadlineOf(publication));
   for (const Publication& sent : sent_) {
-    if (sent.command.until_committed) next = std::min(next, sent.command.deadline + kAnswerMargin);
+    if (!sent.told) next = std::min(next, sent.command.deadline + kAnswerMargin);
   }
   return next;
 }

@@ -35,6 +35,9 @@ struct PublishCommand {
   // No group decides before Decide(), for which kArrived asks. All trainers must publish the
   // version with the same value.
   bool hold_commit = false;
+  // If not 0, kPublished does not come while a required group that fetches versions shows one that
+  // is older by more than this number.
+  uint64_t max_behind = 0;
   std::string traceparent = {};  // For the controller's traces of the update; empty: none.
 };
 
@@ -114,11 +117,13 @@ class TrainerSession final : public RankSession {
     std::map<std::string, absl::Status> outcomes;       // By group.
     std::set<std::string> received;   // Groups that have received the whole version.
     std::set<std::string> arrived;    // Groups that wait for Decide().
+    bool told = false;                // kPublished was sent to the user.
     bool told_received = false;       // kReceived was sent to the user.
     bool asked_for_decision = false;  // kArrived was sent to the user.
 
     // Returns true if an engine is sending, or has sent, a part of it.
     bool begun() const;
+    bool decided() const { return outcomes.size() >= parts.size(); }  // By all groups.
   };
   // A version that was sent, and that groups may still get from this trainer.
   struct Hold {
@@ -176,6 +181,10 @@ class TrainerSession final : public RankSession {
   bool HasAsked(uint64_t attempt) const;
   void FinishQueued(size_t index, absl::Status status, absl::Time now);  // `index` is in queue_.
   void FinishSent(size_t index, const absl::Status& status);             // `index` is in sent_.
+  // Names the group that shows a version older by more than PublishCommand::max_behind, as far as
+  // this trainer knows; empty if there is none.
+  std::string DescribeBehind(const PublishCommand& command) const;
+  void TellSent();
   void SettleSent();
   void NoteOutcome(uint64_t version, bool committed);
 
@@ -193,6 +202,8 @@ class TrainerSession final : public RankSession {
   // The token of Release(), until no held version is being sent.
   std::optional<uint64_t> release_token_;
   std::map<std::string, Sending> sendings_;  // By group.
+  // As the controller said last. It holds while no controller is there.
+  proto::OldestShown oldest_shown_;
 };
 
 }  // namespace waybill

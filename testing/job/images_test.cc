@@ -50,9 +50,12 @@ class Images : public testing::TestWithParam<uint32_t> {
     EXPECT_TRUE(job_.Shows(w, version)) << w;
   }
 
-  explicit Images(std::set<uint32_t> fetching = {})
-      : job_({.trainers = 2, .workers = 2, .groups = {"a", "b"}, .fetching = std::move(fetching)}) {
-  }
+  explicit Images(std::set<uint32_t> fetching = {}, std::set<std::string> required = {})
+      : job_({.trainers = 2,
+              .workers = 2,
+              .groups = {"a", "b"},
+              .fetching = std::move(fetching),
+              .required = std::move(required)}) {}
 
   Job job_;
 };
@@ -61,6 +64,12 @@ class Images : public testing::TestWithParam<uint32_t> {
 class FetchedImages : public Images {
  protected:
   FetchedImages() : Images({1}) {}
+};
+
+// Its group is required.
+class RequiredFetchedImages : public Images {
+ protected:
+  RequiredFetchedImages() : Images({1}, {"b"}) {}
 };
 
 TEST_P(Images, TensorsMayChangeWhileTheVersionIsOnItsWay) {
@@ -117,6 +126,26 @@ TEST_P(FetchedImages, VersionsAreFetchedThoughNobodyIsSentAny) {
   }
 }
 
+TEST_P(RequiredFetchedImages, APublishWaitsUntilTheGroupShowsAVersionThatIsNewEnough) {
+  Join({0, 1});
+  const PublishOptions bounded = {.timeout = absl::Seconds(20), .max_behind = 1};
+  for (const absl::Status& status : job_.PublishAll(1, bounded)) EXPECT_EQ(status.message(), "");
+  ExpectShown(0, 1);
+  for (const absl::Status& late :
+       job_.PublishAll(2, {.timeout = absl::Milliseconds(200), .max_behind = 1})) {
+    EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+    EXPECT_EQ(late.message(),
+              "publish version 2: group b is 2 versions behind, at version 0, and max_behind is 1");
+  }
+  ExpectShown(0, 2);
+  std::thread publish([&] {
+    for (const absl::Status& status : job_.PublishAll(3, bounded)) EXPECT_EQ(status.message(), "");
+  });
+  EXPECT_GE(*job_.worker(1)->Fetch(absl::Seconds(20)), 2u);
+  publish.join();
+  ExpectShown(0, 3);
+}
+
 TEST_P(Images, APublishWaitsForTheImageUntilItsOwnDeadline) {
   NeverAnswerPrepare(0);
   Join({0});
@@ -161,6 +190,7 @@ TEST_P(Images, ATrainerThatLeavesEndsWhatWaits) {
 
 INSTANTIATE_TEST_SUITE_P(Threads, Images, testing::Values(0, 2));
 INSTANTIATE_TEST_SUITE_P(Threads, FetchedImages, testing::Values(0, 2));
+INSTANTIATE_TEST_SUITE_P(Threads, RequiredFetchedImages, testing::Values(0, 2));
 
 }  // namespace
 }  // namespace waybill

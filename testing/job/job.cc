@@ -119,6 +119,7 @@ absl::Status Job::StartController(const std::string& listen) {
   ControllerOptions options;
   options.coordinator.job = "test";
   options.token = options_.token;
+  options.coordinator.required_groups = options_.required;
   options.coordinator.join_timeout = options_.join_timeout;
   options.coordinator.absence_timeout = options_.absence_timeout;
   options.coordinator.relays = options_.relays ? Relays::kAlways : Relays::kNever;

@@ -39,6 +39,7 @@ struct JobOptions {
   absl::Duration absence_timeout = absl::Seconds(5);
   ControllerObserver* observer = nullptr;  // Outlives the job.
   std::set<uint32_t> fetching = {};        // The workers that fetch versions.
+  std::set<std::string> required = {};     // Groups without which no version is published.
   bool relays = false;  // Each worker holds all columns, and relays some of them to the others.
 };
 

@@ -43,6 +43,8 @@ struct Job {
   uint32_t controllers = 1;  // The number of addresses of the controller.
 
   const Group& GroupNamed(const std::string& name) const;
+  // Returns true if versions wait while the group that fetches is too far behind.
+  bool BoundsStaleness() const { return images && fetches && required; }
   bool Fetches(const std::string& group) const { return fetches && group == groups.back().name; }
   // All ranks: the trainers, then the workers by group.
   std::vector<RankId> Ranks() const;

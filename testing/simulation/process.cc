@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace waybill::simulation {
@@ -172,6 +173,7 @@ void Process::Step() {
     if (worker_->shown_version() != last_shown_) {
       const uint64_t before = std::exchange(last_shown_, worker_->shown_version());
       host_.OnShown(*this, before, last_shown_);
+      shown_at_ = run_.now();
     }
     if (!left_) CheckShown("after a step");
     CheckBases();
@@ -206,6 +208,7 @@ absl::Time Process::next_event() const {
 
 void Process::Stop(absl::Duration time) {
   stopped_until_ = run_.now() + time;
+  here_since_ = std::max(here_since_, stopped_until_);
   interrupted_ = true;
   fabric_->SkipNextPoll();
 }
@@ -237,7 +240,8 @@ void Process::Publish(uint64_t version, absl::Duration timeout) {
                      .until_committed = version % 3 == 0 && !Holds(version),
                      .waits_for = waits ? "the GPU has not reached its event" : "",
                      .hold = Holds(version),
-                     .hold_commit = WaitsForWord(version) || how == Disagreement::kHoldsCommit},
+                     .hold_commit = WaitsForWord(version) || how == Disagreement::kHoldsCommit,
+                     .max_behind = MaxBehind(version)},
                     run_.now());
   HandleNotices();
 }
@@ -437,6 +441,7 @@ void Process::HandleNotice(const Notice& notice) {
     case Notice::Kind::kJoined:
       run_.Note(name(), " has joined: ", notice.status.ToString());
       joined_ = notice.status.ok();
+      here_since_ = run_.now();
       born_ = host_.decision_count();
       ended_ = !joined_;
       return;
@@ -447,6 +452,11 @@ void Process::HandleNotice(const Notice& notice) {
         release_at_ = run_.now() + run_.UpTo(absl::Seconds(2));
       } else {
         ChangeTensors(absl::StrCat("publish ", notice.version));
+      }
+      if (job_.BoundsStaleness() &&
+          (notice.status.ok() || absl::StrContains(notice.status.message(), "max_behind"))) {
+        const uint64_t bound = notice.version - std::min(notice.version, MaxBehind(notice.version));
+        host_.OnPublished(*this, notice.version, bound, notice.status.ok());
       }
       if (notice.version == publishing_) publishing_ = 0;
       done_ = std::max(done_, notice.version);
@@ -472,9 +482,11 @@ void Process::HandleNotice(const Notice& notice) {
     case Notice::Kind::kDisconnected:
       run_.Note(name(), " has lost the controller");
       outcomes_.clear();  // Some may be told again when it is back.
+      here_since_ = absl::InfiniteFuture();
       return;
     case Notice::Kind::kReconnected:
       run_.Note(name(), " is back");
+      here_since_ = run_.now();
       host_.OnBack(*this);
       return;
     case Notice::Kind::kEnded:

@@ -52,6 +52,10 @@ class ProcessHost {
   virtual void OnUnusable(uint64_t version, const std::string& group) = 0;
   // A trainer's user says that groups may show a version that waits for it.
   virtual void OnWord(uint64_t version) = 0;
+  // A trainer's publish has ended: well, so that the workers that a bound of staleness counts show
+  // no version before `oldest`; or because one of them still did at its deadline.
+  virtual void OnPublished(const Process& trainer, uint64_t version, uint64_t oldest,
+                           bool in_time) = 0;
   // A worker shows `version`; it showed `before` until now.
   virtual void OnShown(const Process& process, uint64_t before, uint64_t version) = 0;
 };
@@ -76,6 +80,8 @@ class Process final : public RankActions {
   // Returns true once the process is no rank any more: it has ended or left.
   bool gone() const { return ended_ || left_; }
   bool leaving() const { return leaving_; }
+  uint64_t shown_version() const { return worker_ ? worker_->shown_version() : 0; }
+  bool has_shown_it_for(absl::Duration time) const { return run_.now() - shown_at_ >= time; }
   FaultyFabric& fabric() { return *fabric_; }
 
   // --- its stream ---
@@ -94,6 +100,8 @@ class Process final : public RankActions {
   // Stops the process amid a step, which goes on before the process hears anything.
   void Stop(absl::Duration time);
   void GoOn();
+  // Returns true if the process has heard the controller, and was heard, all that time.
+  bool was_here_for(absl::Duration time) const { return run_.now() - here_since_ >= time; }
   // Makes the process go on without polling its lanes for a while.
   void LookAway(absl::Duration time) { looks_away_until_ = run_.now() + time; }
   bool stopped() const { return run_.now() < stopped_until_; }
@@ -203,6 +211,10 @@ class Process final : public RankActions {
   void TryWhatDoesNotFit();
   // Returns true for the versions that all trainers hold.
   bool Holds(uint64_t version) const { return job_.held && !job_.images && version % 2 == 0; }
+  // Returns by how many versions the workers that count may be behind a version; 0: by any.
+  uint64_t MaxBehind(uint64_t version) const {
+    return job_.BoundsStaleness() ? 1 + version % 2 : 0;
+  }
   // The tensors may change from now on.
   void ChangeTensors(absl::string_view what);
 
@@ -237,6 +249,7 @@ class Process final : public RankActions {
   size_t born_ = 0;
   absl::Time stopped_until_ = absl::InfinitePast();
   bool interrupted_ = false;
+  absl::Time here_since_ = absl::InfiniteFuture();
   absl::Time looks_away_until_ = absl::InfinitePast();
   std::map<uint64_t, absl::Time> due_;  // Calls that have to end: by token, until when.
   uint64_t last_token_ = 0;
@@ -245,6 +258,8 @@ class Process final : public RankActions {
   uint64_t publish_token_ = 0;
   uint64_t done_ = 0;
   bool failed_ = false;
+  uint64_t image_ =
+      0;  // The version that groups can get from the trainer's image; 0: perhaps none.
   std::set<std::pair<uint64_t, std::string>> outcomes_;  // Told since the stream was opened.
   Disagreement disagreement_ = Disagreement::kNone;
   uint64_t unfit_token_ = 0;                        // Of a command that has to fail.
@@ -259,6 +274,7 @@ class Process final : public RankActions {
   std::vector<Pending> pending_answers_;
   Mood mood_ = Mood::kAccept;
   uint64_t last_shown_ = 0;
+  absl::Time shown_at_ = absl::InfiniteFuture();
   std::optional<Snapshot> snapshot_;
   absl::Time snapshot_until_;
   absl::Duration next_reader_;

@@ -49,6 +49,30 @@ World::World(uint64_t seed, const std::vector<Fault>& faults, Story story)
 
 // --- ranks ---
 
+void World::OnPublished(const Process& trainer, uint64_t version, uint64_t oldest, bool in_time) {
+  // What is newer may not be known yet to the trainer, whose stream may be held.
+  constexpr absl::Duration kNews = absl::Seconds(7);
+  if (!trainer.was_here_for(kNews)) return;
+  bool all_new_enough = true;
+  for (const auto& rank : ranks_) {
+    if (rank != nullptr && !rank->fetches()) continue;
+    if (rank == nullptr || rank->gone() || !rank->was_here_for(kNews)) {
+      all_new_enough = false;
+      continue;
+    }
+    const bool new_enough = rank->shown_version() >= oldest;
+    all_new_enough = all_new_enough && new_enough && rank->has_shown_it_for(kNews);
+    if (!in_time || new_enough) continue;
+    run_.Violate(absl::StrCat("fresh: ", trainer.name(), " has published version ", version,
+                              ", and ", rank->name(), " still shows version ",
+                              rank->shown_version()));
+  }
+  if (!in_time && all_new_enough) {
+    run_.Violate(absl::StrCat("fresh: ", trainer.name(), " waits for workers that show version ",
+                              oldest, " or a later one"));
+  }
+}
+
 bool World::HasRival(const Process& process) const {
   return std::any_of(zombies_.begin(), zombies_.end(),
                      [&](const auto& zombie) {
@@ -495,7 +519,7 @@ void World::LiveOn() {
     }
     if (run_.now() > latest_) run_.Violate("recovers: the job stands still");
   }
-  // What was committed last reaches everybody: in a second, also over a stream that lags.
+  // The last commit reaches everybody in a second, also over a stream that lags.
   for (int i = 0; i < 200 && !run_.violated(); ++i) {
     Deliver();
     StepRanks();

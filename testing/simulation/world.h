@@ -58,6 +58,8 @@ class World final : public ProcessHost {
   void OnUnusable(uint64_t version, const std::string& group) override {
     promises_.OnUnusable(version, group);
   }
+  void OnPublished(const Process& trainer, uint64_t version, uint64_t oldest,
+                   bool in_time) override;
   void OnWord(uint64_t version) override { promises_.OnWord(version); }
   void OnShown(const Process& process, uint64_t before, uint64_t version) override {
     promises_.OnShown(process, before, version);

@@ -189,6 +189,7 @@ class PublishOptions:
         after_event: int,
         hold_commit: bool,
         traceparent: str,
+        max_behind: int,
     ) -> None: ...
 # end generated
 

@@ -420,6 +420,7 @@ class Trainer(Rank):
         stream: Any = None,
         hold_commit: bool = False,
         traceparent: str = "",
+        max_behind: int = 0,
         # end generated
     ) -> Publish:
         """Begins to send a version; every trainer of the job publishes the same one.
@@ -453,6 +454,13 @@ class Trainer(Rank):
                            --traces`) then belong to that span's trace, and are sent if it is
                            sampled. Of several trainers' spans the one counts that the controller
                            hears of first. Default: a trace of its own.
+        max_behind         If not 0, the publish goes on, at most until the deadline, while a
+                           required group that fetches versions (`waybill controller --require`)
+                           shows one that is older by more than this number, so that no rollout
+                           generates with weights that are too old while the trainer trains on. The
+                           group can fetch this version meanwhile, if it can be had then: with
+                           `images`, or if it is held. Other groups are not waited for. Default: 0,
+                           no bound.
 
         A publish waits its turn within its own deadline: it begins once the version before it is sent, and in
         a group once that has decided. It also waits for a controller that is lost to come back.
@@ -479,6 +487,7 @@ class Trainer(Rank):
             after_event=0 if after is None else after.address,
             hold_commit=hold_commit,
             traceparent=traceparent,
+            max_behind=max_behind,
             # end generated
         )
 
@@ -559,6 +568,7 @@ class Trainer(Rank):
         stream: Any = None,
         hold_commit: bool = False,
         traceparent: str = "",
+        max_behind: int = 0,
         # end generated
     ) -> Publish:
         """Does the same as publish_async(), and returns when the version is sent: the tensors may change again.
@@ -581,6 +591,7 @@ class Trainer(Rank):
                 stream=stream,
                 hold_commit=hold_commit,
                 traceparent=traceparent,
+                max_behind=max_behind,
                 # end generated
             )
             self._pump.wait(publish._sent)

@@ -217,6 +217,12 @@ pub struct PublishOptions {
     /// trace, and are sent if it is sampled. Of several trainers' spans the one counts that the
     /// controller hears of first. Default: a trace of its own.
     pub traceparent: String,
+    /// If not 0, the publish goes on, at most until the deadline, while a required group that fetches
+    /// versions (`waybill controller --require`) shows one that is older by more than this number, so
+    /// that no rollout generates with weights that are too old while the trainer trains on. The group
+    /// can fetch this version meanwhile, if it can be had then: with `images`, or if it is held. Other
+    /// groups are not waited for. Default: 0, no bound.
+    pub max_behind: u64,
 }
 
 impl PublishOptions {
@@ -230,5 +236,6 @@ impl PublishOptions {
         c.after_event = self.after_event.map_or(null_mut(), CudaEvent::to_c);
         c.hold_commit = self.hold_commit.into();
         c.traceparent = texts.lend(&self.traceparent);
+        c.max_behind = self.max_behind;
     }
 }
