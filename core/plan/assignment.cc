@@ -27,9 +27,9 @@ using Quotas = std::vector<std::vector<double>>;
 
 // Distributes `bytes` over the senders of `set` so that their loads, in seconds, become as equal as
 // possible.
-void Pour(double bytes, const std::vector<uint32_t>& set, absl::Span<const RankLink> links,
-          const std::vector<double>& loads, std::vector<uint32_t>& order,
-          std::vector<double>& quotas) {
+void FillEvenly(double bytes, const std::vector<uint32_t>& set, absl::Span<const RankLink> links,
+                const std::vector<double>& loads, std::vector<uint32_t>& order,
+                std::vector<double>& quotas) {
   order.resize(set.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
@@ -48,8 +48,8 @@ void Pour(double bytes, const std::vector<uint32_t>& set, absl::Span<const RankL
   }
 }
 
-Quotas ShareOut(const SourceIndex& sources, const std::vector<double>& set_bytes,
-                absl::Span<const RankLink> links) {
+Quotas ShareBytes(const SourceIndex& sources, const std::vector<double>& set_bytes,
+                  absl::Span<const RankLink> links) {
   constexpr int kRounds = 100;
   constexpr double kStill = 1e-6;  // Relative to a sender's mean load.
   const auto& sets = sources.holder_sets();
@@ -65,7 +65,7 @@ Quotas ShareOut(const SourceIndex& sources, const std::vector<double>& set_bytes
       for (size_t i = 0; i < sets[s].size(); ++i) {
         loads[sets[s][i]] -= before[i] / links[sets[s][i]].bytes_per_second;
       }
-      Pour(set_bytes[s], sets[s], links, loads, order, quotas[s]);
+      FillEvenly(set_bytes[s], sets[s], links, loads, order, quotas[s]);
       for (size_t i = 0; i < sets[s].size(); ++i) {
         loads[sets[s][i]] += quotas[s][i] / links[sets[s][i]].bytes_per_second;
         moved += quotas[s][i] > before[i] ? quotas[s][i] - before[i] : before[i] - quotas[s][i];
@@ -180,11 +180,11 @@ Box BetweenSeams(const SourceIndex& sources, const Demand& demand, uint64_t smal
   return between;
 }
 
-class Dealer {
+class Assigner {
  public:
-  Dealer(const SourceIndex& sources, const Demands& demands, absl::Span<const RankLink> senders,
-         absl::Span<const RankLink> receivers, Quotas quotas, uint64_t smallest,
-         std::vector<Shipment>& out)
+  Assigner(const SourceIndex& sources, const Demands& demands, absl::Span<const RankLink> senders,
+           absl::Span<const RankLink> receivers, Quotas quotas, uint64_t smallest,
+           std::vector<Shipment>& out)
       : sources_(sources),
         demands_(demands),
         senders_(senders),
@@ -197,7 +197,7 @@ class Dealer {
 
   // Assigns the parts of a demand at the seams of its source, which are all but `between`, to one
   // holder.
-  void DealSeams(uint32_t index, const Box& between, bool relayed) {
+  void AssignSeams(uint32_t index, const Box& between, bool relayed) {
     const Demand& demand = demands_.demands[index];
     const Source& source = sources_.source(demand.source);
     const auto holders = sources_.holders(source);
@@ -209,7 +209,7 @@ class Dealer {
     Subtract(demand.box, between, seams);
     for (const Box& box : seams) {
       if (relayed) {
-        DealToRelays(index, box, replica);
+        AssignToRelays(index, box, replica);
       } else {
         Ship(LotOf(index, box), replica, box, AllCopies(demand));
       }
@@ -218,38 +218,38 @@ class Dealer {
 
   // Assigns `box`, the demand's box or the part between its seams, for every tensor and
   // destination.
-  void Deal(uint32_t index, const Box& box) {
+  void AssignBox(uint32_t index, const Box& box) {
     const Copies all = AllCopies(demands_.demands[index]);
-    DealCopies(LotOf(index, box), all);
+    AssignCopies(LotOf(index, box), all);
   }
 
   // Assigns the postponed copies: as many as possible to holders in the receivers' racks, then the
   // rest to all holders. Call it after all demands have been assigned. Returns false if nothing was
   // postponed.
-  bool DealPutOff() {
-    if (put_off_.empty()) return false;
-    for (const PutOff& part : std::exchange(put_off_, {})) DealInRacks(part);
-    for (const PutOff& part : put_off_) DealEvenly(LotOf(part), part.copies);
-    put_off_.clear();
+  bool AssignDeferred() {
+    if (deferred_.empty()) return false;
+    for (const Deferred& part : std::exchange(deferred_, {})) AssignInRacks(part);
+    for (const Deferred& part : deferred_) AssignEvenly(LotOf(part), part.copies);
+    deferred_.clear();
     return true;
   }
 
   // Assigns one copy of the box for each tensor and neighbourhood, in parts. The destinations get
   // the parts in turn and relay them. If `holder` is given, it sends all parts.
-  void DealToRelays(uint32_t index, const Box& box, std::optional<size_t> holder = std::nullopt) {
+  void AssignToRelays(uint32_t index, const Box& box, std::optional<size_t> holder = std::nullopt) {
     const Demand& demand = demands_.demands[index];
     ForEachNeighbourhood(demands_.DestinationsOf(demands_.WantOf(demand)), neighbourhood_size_,
                          [&](uint32_t begin, uint32_t end) {
                            Copies neighbours = AllCopies(demand);
                            neighbours.first_destination = begin;
                            neighbours.last_destination = end;
-                           DealToNeighbours(index, box, neighbours, holder);
+                           AssignToNeighbours(index, box, neighbours, holder);
                          });
   }
 
  private:
-  void DealToNeighbours(uint32_t index, const Box& box, const Copies& all,
-                        std::optional<size_t> holder) {
+  void AssignToNeighbours(uint32_t index, const Box& box, const Copies& all,
+                          std::optional<size_t> holder) {
     const Demand& demand = demands_.demands[index];
     const uint32_t destinations = all.last_destination - all.first_destination;
     const uint32_t members = all.last_member;
@@ -272,7 +272,7 @@ class Dealer {
       for (uint32_t d = 0, first = 0; d < destinations && first < members; ++d) {
         const uint32_t last = first + members / destinations + (d < more ? 1 : 0);
         const uint32_t head = all.first_destination + (next_relay_ + d) % destinations;
-        DealCopies(lot, {first, last, head, head + 1});
+        AssignCopies(lot, {first, last, head, head + 1});
         first = last;
       }
       next_relay_ += more;
@@ -321,20 +321,20 @@ class Dealer {
   }
 
   // Postponed copies, which wait until copies of all demands have been assigned to nearer holders.
-  struct PutOff {
+  struct Deferred {
     uint32_t demand;
     Box box;
     bool relayed;
     Copies copies;
   };
 
-  Lot LotOf(const PutOff& part) {
+  Lot LotOf(const Deferred& part) {
     Lot lot = LotOf(part.demand, part.box);
     lot.relayed = part.relayed;
     return lot;
   }
 
-  void DealCopies(const Lot& lot, const Copies& all) {
+  void AssignCopies(const Lot& lot, const Copies& all) {
     if (lot.holders.size() == 1) return Ship(lot, 0, lot.box, all);
     if (lot.holder) return Ship(lot, *lot.holder, lot.box, all);
     const auto destinations =
@@ -344,7 +344,7 @@ class Dealer {
       some.first_destination = begin;
       if (IsOnHostOfAny(lot, destinations[begin].receiver)) {
         some.last_destination = begin + 1;
-        DealOnHost(lot, some);
+        AssignOnHost(lot, some);
       } else {
         uint32_t end = begin + 1;
         while (end < all.last_destination && !IsOnHostOfAny(lot, destinations[end].receiver)) ++end;
@@ -352,9 +352,9 @@ class Dealer {
       }
       begin = some.last_destination;
       if (!racks_count_) {
-        DealEvenly(lot, some);
+        AssignEvenly(lot, some);
       } else if (some.count() > 0) {
-        put_off_.push_back({lot.demand, lot.box, lot.relayed, some});
+        deferred_.push_back({lot.demand, lot.box, lot.relayed, some});
       }
     }
   }
@@ -422,7 +422,7 @@ class Dealer {
 
   // Assigns whole copies for one destination to the holders on its host, as far as their quotas
   // allow.
-  void DealOnHost(const Lot& lot, Copies& left) {
+  void AssignOnHost(const Lot& lot, Copies& left) {
     const RankLink& receiver = receivers_[ReceiverOf(lot, left.first_destination)];
     for (size_t i = 0; i < lot.holders.size(); ++i) {
       if (!IsOnHost(lot.holders[i], receiver)) continue;
@@ -437,7 +437,7 @@ class Dealer {
 
   // Assigns whole copies to the holders in the receivers' racks, as far as their quotas allow, and
   // postpones the rest.
-  void DealInRacks(const PutOff& part) {
+  void AssignInRacks(const Deferred& part) {
     const Lot lot = LotOf(part);
     const auto rack_of = [&](uint32_t destination) {
       return receivers_[ReceiverOf(lot, destination)].rack;
@@ -448,9 +448,9 @@ class Dealer {
       Copies some = part.copies;
       some.first_destination = begin;
       some.last_destination = end;
-      const uint64_t done = DealInRack(lot, some, rack_of(begin));
+      const uint64_t done = AssignInRack(lot, some, rack_of(begin));
       ForRectangles(some, done, some.count(), [&](const Copies& left) {
-        put_off_.push_back({part.demand, part.box, part.relayed, left});
+        deferred_.push_back({part.demand, part.box, part.relayed, left});
       });
       begin = end;
     }
@@ -458,31 +458,31 @@ class Dealer {
 
   // Assigns whole copies to the holders in a rack, as far as their quotas allow. Returns the number
   // of copies.
-  uint64_t DealInRack(const Lot& lot, const Copies& copies, uint32_t rack) {
+  uint64_t AssignInRack(const Lot& lot, const Copies& copies, uint32_t rack) {
     std::vector<size_t> holders;
     for (size_t i = 0; i < lot.holders.size(); ++i) {
       if (IsInRack(lot.holders[i], rack)) holders.push_back(i);
     }
-    return DealWhole(lot, holders, copies);
+    return AssignWhole(lot, holders, copies);
   }
 
   // Assigns whole copies to all holders, and cuts the few remaining copies where quotas end.
-  void DealEvenly(const Lot& lot, const Copies& copies) {
+  void AssignEvenly(const Lot& lot, const Copies& copies) {
     std::vector<size_t> holders(lot.holders.size());
     std::iota(holders.begin(), holders.end(), 0);
-    uint64_t done = copies.count() > 1 ? DealWhole(lot, holders, copies) : 0;
+    uint64_t done = copies.count() > 1 ? AssignWhole(lot, holders, copies) : 0;
     const uint32_t width = copies.last_destination - copies.first_destination;
     for (; done < copies.count(); ++done) {
       const auto member = copies.first_member + static_cast<uint32_t>(done / width);
       const auto destination = copies.first_destination + static_cast<uint32_t>(done % width);
-      DealOne(lot, {member, member + 1, destination, destination + 1});
+      AssignOne(lot, {member, member + 1, destination, destination + 1});
     }
   }
 
   // Assigns whole copies to some holders in proportion to their quotas, then each of the few
   // remaining copies to the holder with the most quota left. Returns the number of assigned copies,
   // which is less than all if the quotas are used up.
-  uint64_t DealWhole(const Lot& lot, absl::Span<const size_t> holders, const Copies& copies) {
+  uint64_t AssignWhole(const Lot& lot, absl::Span<const size_t> holders, const Copies& copies) {
     double quota_bytes = 0;
     for (const size_t i : holders) quota_bytes += std::max(lot.quotas[i], 0.0);
     const auto count = static_cast<double>(copies.count());
@@ -540,7 +540,7 @@ class Dealer {
   }
 
   // Assigns one copy, cut into pieces where quotas end.
-  void DealOne(const Lot& lot, const Copies& copy) {
+  void AssignOne(const Lot& lot, const Copies& copy) {
     const Demand& demand = demands_.demands[lot.demand];
     const RankLink& receiver = receivers_[ReceiverOf(lot, copy.first_destination)];
     Box rest = lot.box;
@@ -597,7 +597,7 @@ class Dealer {
   // distant receiver could use up the quota of a holder that is in the rack of a later demand's
   // receiver.
   const bool racks_count_;
-  std::vector<PutOff> put_off_;
+  std::vector<Deferred> deferred_;
   absl::flat_hash_map<uint32_t, size_t> replicas_;  // The chosen holders of each class with seams.
   uint32_t next_relay_ = 0;
 };
@@ -729,24 +729,24 @@ Assignment AssignDemands(const SourceIndex& sources, const Demands& demands,
   }
   std::vector<Shipment>& shipments = assignment.shipments;
   shipments.reserve(demands.demands.size());
-  Dealer dealer(sources, demands, senders, receivers, ShareOut(sources, set_bytes, senders),
-                smallest_piece_bytes, shipments);
+  Assigner assigner(sources, demands, senders, receivers, ShareBytes(sources, set_bytes, senders),
+                    smallest_piece_bytes, shipments);
   // Assign demands with only one holder first; the others balance them.
   const std::vector<Box> rests = FindRests(sources, demands, smallest_piece_bytes);
   for (uint32_t i = 0; i < demands.demands.size(); ++i) {
     const Demand& demand = demands.demands[i];
-    if (rests[i] != demand.box) dealer.DealSeams(i, rests[i], relayed[demand.want]);
+    if (rests[i] != demand.box) assigner.AssignSeams(i, rests[i], relayed[demand.want]);
   }
   bool in_order = shipments.empty();
   for (uint32_t i = 0; i < demands.demands.size(); ++i) {
     if (rests[i].empty()) continue;
     if (relayed[demands.demands[i].want]) {
-      dealer.DealToRelays(i, rests[i]);
+      assigner.AssignToRelays(i, rests[i]);
     } else {
-      dealer.Deal(i, rests[i]);
+      assigner.AssignBox(i, rests[i]);
     }
   }
-  if (dealer.DealPutOff()) in_order = false;
+  if (assigner.AssignDeferred()) in_order = false;
   if (!in_order) {
     std::stable_sort(shipments.begin(), shipments.end(),
                      [](const Shipment& a, const Shipment& b) { return a.demand < b.demand; });

@@ -549,17 +549,17 @@ void Coordinator::Remove(ConnectionId connection, const absl::Status& why, absl:
   GatherManifests(now);
 }
 
-void Coordinator::TellOfGroup(const Member& member, const Group& group) {
+void Coordinator::SendGroupChange(const Member& member, const Group& group) {
   proto::ControllerMessage message;
   message.mutable_group_change()->set_group(group.name);
   message.mutable_group_change()->set_here(group.here);
   actions_->Send(member.connection, std::move(message));
 }
 
-void Coordinator::TellOfAllGroups(Member& member) {
+void Coordinator::SendAllGroups(Member& member) {
   member.hears_of_groups = true;
   for (const auto& [name, group] : groups_) {
-    if (group.here) TellOfGroup(member, group);
+    if (group.here) SendGroupChange(member, group);
   }
   SendOldestShown(member);
 }
@@ -589,7 +589,7 @@ void Coordinator::TellOldestShown() {
 void Coordinator::SetHere(Group& group, bool here) {
   if (std::exchange(group.here, here) == here) return;
   for (const auto& [rank, trainer] : members_.trainers().here) {
-    if (trainer->hears_of_groups) TellOfGroup(*trainer, group);
+    if (trainer->hears_of_groups) SendGroupChange(*trainer, group);
   }
 }
 
@@ -679,7 +679,7 @@ void Coordinator::OnTime(absl::Time now) {
                             Scope::kPeer),
                   now);
   }
-  HangUpWhoIsLate(now);
+  CloseLateMembers(now);
   std::vector<std::pair<ConnectionId, absl::Status>> unlucky;
   for (const auto& [deadline, connection] : join_deadlines_) {
     if (now < deadline) break;

@@ -62,7 +62,7 @@ struct CoordinatorOptions {
 
 class CoordinatorActions {
  public:
-  // Runs under whatever protects the coordinator, with the time.
+  // Runs while the coordinator is protected as in its other calls. `now` is the time then.
   using Completion = std::function<void(absl::Time now)>;
   // Calls task(i) for each i below `count`, perhaps on several threads at a time, and waits for
   // all.
@@ -70,37 +70,40 @@ class CoordinatorActions {
   static void InTurn(uint32_t count, const std::function<void(uint32_t)>& task) {
     for (uint32_t i = 0; i < count; ++i) task(i);
   }
-  // Computes for as long as it needs, without the coordinator.
+  // A long computation, which does not touch the coordinator.
   using Work = std::function<Completion(const ForEach& for_each)>;
 
   virtual ~CoordinatorActions() = default;
   virtual void Send(ConnectionId connection, proto::ControllerMessage message) = 0;
-  // Closes the stream after what was sent has left. The coordinator forgets it at once.
+  // Closes the stream once all earlier messages have left. The coordinator forgets it at once.
   virtual void Close(ConnectionId connection) = 0;
-  // Runs `work` elsewhere, then its completion. Never from within this call.
+  // Runs `work` on another thread, then its completion. Neither runs within this call.
   virtual void Compute(Work work) = 0;
-  // Makes a decision durable. Coordinator::OnRecorded() follows with the same ticket, never from
+  // Makes a decision durable. Coordinator::OnRecorded() follows with the same ticket, but not
   // within this call.
   virtual void Record(uint64_t ticket, const Decision& decision) = 0;
-  // Nobody asks for the decisions of this group any more.
+  // Deletes the recorded decisions of a group, which are not needed any more.
   virtual void Forget(const std::string& /*group*/) {}
 };
 
-// An epoch is the controller's incarnation, then this many bits that count terms.
+// The number of low bits of an epoch that count terms. The bits above them are the controller's
+// incarnation.
 inline constexpr int kEpochCountBits = 20;
 
-// Not thread-safe.
-// It forgets a group once nobody of it is here and its round is over, and the group's decisions ten
-// minutes later, unless they have the job's newest version.
+// Each group has terms. A term consists of the group's workers, all trainers, a plan and lanes. It
+// ends when one of its members changes or a lane dies, which other groups do not notice. A version
+// is published to all groups that are whole, in one round for each. A group that has missed a
+// version first has a term with the workers of a group that shows it, which lend it, and then one
+// with the trainers.
 //
-// Each group has terms: the group's workers and all trainers, a plan, lanes. A term ends when one
-// of its members changes, or a lane dies; other groups do not notice. A version is published to all
-// groups that are whole, in a round for each. Before its term with the trainers, a group that has
-// missed a version has one with the workers of a group that shows it, which lend it.
+// A group is forgotten once it has no worker and its round is over. Its decisions are forgotten ten
+// minutes later, unless they are about the job's newest version.
+//
+// Not thread-safe.
 class Coordinator final {
  public:
-  // `decisions`: those of controllers before this one, oldest first. `actions` outlives the
-  // coordinator, and runs no completion after its end.
+  // `decisions` are those of earlier controllers, oldest first. `actions` outlives the coordinator,
+  // and runs no completion after the coordinator's end.
   Coordinator(CoordinatorOptions options, const std::vector<Decision>& decisions,
               CoordinatorActions* actions);
   ~Coordinator();
@@ -108,26 +111,27 @@ class Coordinator final {
   void OnMessage(ConnectionId connection, const proto::RankMessage& message, absl::Time now);
   // The stream has ended.
   void OnGone(ConnectionId connection, absl::Time now);
-  // `status` says why where the decision is not durable.
+  // Handles the end of CoordinatorActions::Record(). If the decision is not durable, `status` says
+  // why.
   void OnRecorded(uint64_t ticket, Recorded recorded, const absl::Status& status, absl::Time now);
   void OnTime(absl::Time now);
-  // Dismisses the workers of a group, and publishes without it even if it was required. Returns how
-  // many there were. kNotFound: there is no such group.
+  // Dismisses the workers of a group, and does not require the group any more. Returns the number
+  // of workers. kNotFound: there is no such group.
   absl::StatusOr<uint32_t> RemoveGroup(const std::string& name, absl::Time now);
-  // When OnTime() has something to do next; later than the time of the last call.
+  // Returns the time at which OnTime() has to be called; it is later than the last `now`.
   absl::Time next_deadline() const;
 
   // Returns true if the stream belongs to a rank that has joined.
   bool IsAdmitted(ConnectionId connection) const;
-  // Not OK once it is not known whether a decision was recorded: this controller decides nothing
-  // any more, and has to be replaced by one that reads the log.
+  // Returns an error once it is unknown whether a decision was recorded. Such a coordinator decides
+  // nothing any more. Another one that reads the log has to replace it.
   const absl::Status& halted() const { return halted_; }
   proto::StatusReply Status(const proto::StatusRequest& request = {}) const;
-  // Returns the workers of a group that are here, or of all groups if its name is empty.
+  // Returns the joined workers of a group, or of all groups if `group` is empty.
   std::vector<std::pair<ConnectionId, RankId>> Workers(const std::string& group) const;
-  // Returns the tensors that the trainers declare, each once, in a manifest that has nothing else.
+  // Returns a manifest that has only the tensors that the trainers declare, each once.
   //
-  // kUnavailable: not all trainers' manifests are here; which are not.
+  // kUnavailable: the manifests of some trainers, which the error names, have not arrived.
   absl::StatusOr<Manifest> JobTensors() const;
 
  private:
@@ -156,7 +160,7 @@ class Coordinator final {
     Tables tables;
   };
 
-  // A group: its term, and its round.
+  // A group, with its term and its round.
   struct Group final : public RoundActions {
     Group(std::string n, Coordinator* c)
         : name(std::move(n)),
@@ -178,46 +182,50 @@ class Coordinator final {
     const std::string name;
     const GroupNumber number;
     Coordinator& coordinator;
-    const World& workers;  // Those that are here.
+    const World& workers;  // The group's joined workers.
     const GroupDecisions& decisions;
 
-    // Returns true if its workers fetch versions: none is pushed to it.
+    // Returns true if the workers fetch versions. Then no version is pushed to the group.
     bool fetches() const { return !workers.here.empty() && workers.here.begin()->second->fetches; }
-    // Returns true while the trainers bring it a version.
+    // Returns true while the trainers send a version to the group.
     bool updating() const { return round != nullptr && !catching_up; }
 
     Term term;
-    absl::Time stop_deadline =
-        absl::InfiniteFuture();  // While a round that is given up is relayed.
-    absl::Status holes;          // What nobody holds while trainers are absent; OK if not known.
-    uint64_t lent_version = 0;   // By the term's lender.
-    absl::Time loan_patience = absl::InfinitePast();  // Publishes wait for the loan until then.
+    // The time by which relays must have stopped. Finite while a given-up round is relayed.
+    absl::Time stop_deadline = absl::InfiniteFuture();
+    // Names the data that no trainer here holds. OK if nothing is missing, or if that is unknown.
+    absl::Status holes;
+    uint64_t lent_version = 0;  // The version that the term's lender lends.
+    // Publishes wait for the loan until this time.
+    absl::Time loan_patience = absl::InfinitePast();
     CatchUpAttempts attempts;
-    Tables tables;      // Those of the last plan in which the trainers sent all.
-    bool here = false;  // Versions go to it, or will when all its workers are back.
-    // The least version that the group shows when the fetch for which its workers wait is answered;
-    // 0 if it is not known yet.
+    Tables tables;  // The tables of the last plan in which the trainers send everything.
+    // True while versions go to the group, or will go to it once all its workers are back.
+    bool here = false;
+    // The workers' fetch is answered once the group shows this version or a later one. 0 until the
+    // version is known.
     uint64_t wanted_version = 0;
-    uint64_t lost_version = 0;  // The last one that was published and given up since a commit.
-    absl::Status lost_status;   // Why it was given up.
+    uint64_t lost_version = 0;  // The last version that was given up since the last commit, or 0.
+    absl::Status lost_status;   // Why lost_version was given up.
 
     uint32_t sequence = 0;
     std::unique_ptr<UpdateRound> round;
-    bool tells_later = false;         // TellUndecided() waits for a worker to show a version.
-    bool catching_up = false;         // The round brings a version that was published before.
-    std::optional<uint64_t> to_lend;  // The last result of VersionToLend(); null if it may differ.
-    std::optional<Rest> rest;         // Until the round that brings it has begun.
+    bool tells_later = false;  // TellUndecided() waits until a worker has shown a version.
+    bool catching_up = false;  // The round brings a version that was published earlier.
+    // The cached result of VersionToLend(), or nullopt if it may have changed.
+    std::optional<uint64_t> to_lend;
+    std::optional<Rest> rest;  // Set until the round that brings these routes has begun.
   };
 
-  // Another process that claims a rank which is here.
+  // A process that claims the rank of a member.
   struct Claim {
     ConnectionId incumbent;
     absl::Time deadline;
-    std::vector<proto::RankMessage> messages;  // Handled once it is admitted.
+    std::vector<proto::RankMessage> messages;  // Handled once the process is admitted.
   };
-  // A group that is not here, and has not left. It may be on its way back.
+  // A group whose workers were lost and have not left. They may be on their way back.
   struct Lost {
-    absl::Time until;  // From then on nobody expects it any more.
+    absl::Time until;  // Publishes expect the group until this time.
     std::string group;
     absl::Status why;
   };
@@ -235,67 +243,68 @@ class Coordinator final {
   void Admit(ConnectionId connection, const proto::Join& join, absl::Time now);
   void SettleClaims(ConnectionId incumbent, const absl::Status& refusal, absl::Time now);
   void OnManifest(Member& member, const std::string& head, absl::Time now);
-  // Goes on with the manifests that are not there yet.
+  // Takes the manifests that are complete, and begins to decode those whose parts are all here.
   void GatherManifests(absl::Time now);
   void Remove(ConnectionId connection, const absl::Status& why, absl::Time now);
   static void OnReport(Member& member, const proto::RankReport& report);
-  // Ends the terms in which the rank is, or has to be.
+  // Ends the terms that include the rank, or have to.
   void OnMembersChanged(const RankId& id);
-  void TellOfGroup(const Member& member, const Group& group);
-  void TellOfAllGroups(Member& member);
+  void SendGroupChange(const Member& member, const Group& group);
+  void SendAllGroups(Member& member);
   void SendOldestShown(const Member& member);
-  void TellOldestShown();  // If it has changed.
-  // Tells every other member, if it is a change.
+  // Tells the trainers which required group that fetches shows the oldest version, if that changed.
+  void TellOldestShown();
+  // Sets Group::here, and tells the trainers of a change.
   void SetHere(Group& group, bool here);
-  // These mark the group as changed, because whoever looks a group up may change it. Advance() does
-  // for it then what has become possible.
+  // GroupNamed() and FindGroup() mark the group as changed, since their caller may change it, so
+  // that Advance() visits it. GroupNamed() adds a group that is not known; FindGroup() and LookAt()
+  // return null for it.
   Group& GroupNamed(const std::string& name);
-  // Returns null if nothing goes on in a group of that name.
   Group* FindGroup(const std::string& name);
   const Group* LookAt(const std::string& name) const;
   void MarkChanged(const Group& group) { changed_.insert(group.number); }
   void MarkAllChanged();
-  // Brings up to date what the group contributes to `standings_`.
+  // Updates the group's entry in standings_.
   void Settle(Group& group);
   Standing StandingOf(Group& group);
   void ForgetGroup(Group& group, absl::Time now);
-  // Forgets what nobody will ask for.
+  // Forgets lost groups and old decisions that nobody will ask for.
   void ForgetPast(absl::Time now);
-  // Nobody waits for the group any more, if nobody of it is here.
+  // Makes publishes not expect the group any more if it has no workers.
   void ForgetLost(const std::string& group);
   // Returns true if a worker of the lost group is here.
   bool IsBack(const Lost& lost) const;
   bool IsRequired(const Group& group) const { return required_groups_.contains(group.name); }
-  // Returns true if a worker of the group is here, or no version is published without it.
+  // Returns true if the group has workers, or is required.
   bool IsExpected(const Group& group) const { return group.workers.size > 0 || IsRequired(group); }
-  // Returns true if somebody of the group is here or expected, or its round is not over.
+  // Returns true if the group is expected, or its round is not over.
   bool GoesOn(const Group& group) const { return IsExpected(group) || group.round != nullptr; }
-  // Every trainer of the job, here or not.
+  // Returns the ranks of all trainers of the job, joined or not.
   std::set<uint32_t> AllTrainers() const;
   bool any_trainer_absent() const {
     return members_.trainers().here.size() < members_.trainers().size;
   }
-  // Returns true if another process claims a trainer's place, so that who the trainers are is about
-  // to be settled.
+  // Returns true if another process claims a trainer's rank, so that the set of trainers may soon
+  // change.
   bool IsTrainerClaimed() const;
-  // Returns the groups in whose terms a rank is.
+  // Returns the groups whose terms include the rank.
   std::vector<Group*> GroupsOf(const RankId& id);
-  // Returns the members of the group's term that are here: its workers, and those who send to them.
+  // Returns the joined members of the group's term: the group's workers and their senders.
   std::vector<Member*> MembersOf(const Group& group);
-  // Does everything that has become possible, in the groups that have changed or whose time has
-  // come.
+  // Takes every step that has become possible, in all groups that have changed or whose deadline is
+  // over.
   void Advance(absl::Time now);
   void AdvanceGroups(absl::Time now);
 
   // --- terms (coordinator_terms.cc) ---
 
-  // Returns the group in whose term the member has that end, or null if there is none.
+  // Returns the group whose term has that epoch and that end, or null if there is none.
   Group* FindTerm(const TermEnd& end, uint64_t epoch);
-  // Returns when a term can begin in which the trainers send; InfiniteFuture while that takes ranks
-  // that are not here.
+  // Returns the time at which a term with the trainers can begin; InfiniteFuture while ranks for it
+  // are missing.
   absl::Time TermTime(const Group& group) const;
   void TryBeginTerm(Group& group, absl::Time now);
-  // Returns a plan with its tables. Those that are also in `earlier` are taken from there.
+  // Returns a plan with its tables. Tables that are equal to one of `earlier` share its bytes.
   static Planned EncodeTables(absl::StatusOr<Plan> plan, const Tables& earlier,
                               const CoordinatorActions::ForEach& for_each);
   void OnPlanned(const std::string& name, uint64_t ticket, Planned planned, absl::Time now);
@@ -306,28 +315,28 @@ class Coordinator final {
   void OnNics(Member& member, const proto::Nics& nics, absl::Time now);
   void OnLaneFailed(const Member& member, const proto::LaneFailed& failed, absl::Time now);
   static void ReplaceLanes(Group& group, absl::Time now);
-  // Ends the streams of ranks that have not done in time what their groups wait for.
-  void HangUpWhoIsLate(absl::Time now);
-  // Returns true if no version goes to the group without ranks that are missing.
+  // Closes the streams of members that have missed a deadline of their group.
+  void CloseLateMembers(absl::Time now);
+  // Returns true if ranks are missing without which no version goes to the group.
   bool IsMissingRanks(const Group& group) const {
     return TermTime(group) == absl::InfiniteFuture();
   }
-  // Names these ranks; empty if there are none.
+  // Names the missing ranks; empty if there are none.
   std::string DescribeMissing(const Group& group) const;
   std::string DescribeWaiting(const Group& group) const;
-  // Returns the newest version that the group has decided and that all of its workers here show, or
-  // are about to; 0 if there is none.
+  // Returns the newest version that the group has decided and that all its joined workers show, or
+  // are about to show; 0 if there is none.
   uint64_t CommittedBy(const Group& group) const;
-  // As StatusReply has it.
+  // Returns StatusReply::switch_spread_us.
   absl::Duration SwitchSpread() const;
-  // Adds what each sender brings to a worker.
+  // Adds the number of bytes that each sender sends to the worker in an update.
   void AddTraffic(const RankId& worker, proto::RankStatus& rank) const;
 
-  // --- rounds that go on without a lane (coordinator_rest.cc) ---
+  // --- rounds that continue after a lane has died (coordinator_rest.cc) ---
 
   using Manifests = std::vector<std::shared_ptr<const Manifest>>;
-  // Returns the manifests of the trainers, or of a group's workers, by rank. A rank that is absent,
-  // or not among `holders` if these are given, has one without shards.
+  // Returns the manifests of a world, by rank. An absent rank has a manifest without shards, as has
+  // a rank that is not among `holders` if that is not null.
   static Manifests ManifestsOf(const World& world, const std::set<uint32_t>* holders = nullptr);
   void CheckRest(Group& group, uint32_t sender);
   void BeginRestTerm(Group& group);
@@ -335,24 +344,24 @@ class Coordinator final {
 
   // --- catching up (coordinator_loans.cc) ---
 
-  // Returns the version that every worker of the group shows by one of the group's decisions.
-  // Returns 0 if they do not show one version, if a worker is not here, or if updates write
-  // directly to the memory that a worker shows.
+  // Returns the version that the group can lend: every worker shows it by one of the group's
+  // decisions. Returns 0 if the workers show several versions, if one is missing, or if updates
+  // write directly to the memory that a worker shows.
   static uint64_t VersionToLend(Group& group);
-  // Returns the newest version that a worker has, shown or about to be. 0 for one that no group of
-  // this job has committed.
+  // Returns the newest version that the worker shows or is about to show; 0 if no group of this job
+  // has committed that version.
   uint64_t NewestVersion(const Member& worker) const;
-  // Returns the newest version that a group can catch up on: the newest that any group has
-  // committed, or a later one that every trainer holds and that is not being published any more.
+  // Returns the newest version that a group can catch up on: the newest one that any group has
+  // committed, or a later one that every trainer holds and whose publish is over.
   uint64_t NewestToGet() const;
+  // Updates held_version_.
   void NoteHeld();
   // Returns true if the group fetches, and all of its workers wait for a version.
   static bool AwaitsFetch(const Group& group);
-  // Answers the workers of a group that show what was the newest when the last of them asked, also
-  // if it was still on its way then.
+  // Answers the workers' fetches once the group shows Group::wanted_version.
   void AnswerFetches(Group& group);
-  // Returns the oldest version that a worker of the group has, if the group has missed one and is
-  // to catch up; else the newest version there can be.
+  // Returns the oldest version that a worker of the group has if the group has missed a version and
+  // wants to catch up; otherwise the largest number.
   uint64_t OldestToReplace(const Group& group) const;
   std::string FindLender(const Group& group);
   // Returns true if every trainer holds the newest version, and the group has missed it.
@@ -360,7 +369,7 @@ class Coordinator final {
   void TryCatchUp(Group& group, absl::Time now);
   void GiveUpLoan(Group& group, const absl::Status& why);
   void EndLoan(Group& group);
-  // Ends whatever the group catches up on, unless it may be recorded.
+  // Ends the group's loan or catch-up round, unless its decision may be recorded already.
   void EndCatchingUp(Group& group, const absl::Status& why, absl::Time now);
   void BeginCatchingUp(Group& group, uint64_t version, absl::Time now);
 
@@ -381,9 +390,9 @@ class Coordinator final {
   void OnPublish(const Member& member, const proto::Publish& publish, absl::Time now);
   void OnWithdraw(const Member& member, const proto::Withdraw& withdraw);
   void OnDecide(const Member& member, const proto::Decide& decide);
-  // Returns true if the version waits for trainers, though no group does.
+  // Returns true if the version, which goes to no group now, waits for more trainers to publish it.
   bool AwaitsTrainers(const Publication& publication, absl::Time now) const;
-  // No group shows the version that has not decided to.
+  // Gives the version up in all groups that have not decided it.
   void GiveUpParts(Publication& publication, const absl::Status& why);
   void SendArrived(uint32_t trainer, uint64_t attempt, const Group& group);
   void RefusePublish(uint32_t trainer, uint64_t version, uint64_t attempt,
@@ -391,9 +400,10 @@ class Coordinator final {
   void SendOutcome(uint32_t trainer, uint64_t attempt, uint64_t version, const std::string& group,
                    const Part& part);
   absl::Status CompareReplicas(uint32_t trainer, const Publication& publication) const;
-  // Gives up a version that is not opened, or what of it is not decided.
+  // Refuses the version to all its trainers if it is not opened; otherwise gives it up in the
+  // groups that have not decided it.
   void RefuseToAll(Publication& publication, const absl::Status& why);
-  // A version is given up. The trainers that do not publish it have yet to be told.
+  // Notes that a version is given up, and that trainers that have not published it must be told.
   void GiveUp(const Publication& publication, const absl::Status& why);
   void TakePart(uint32_t trainer, const Publication& publication);
   void GiveUpOvertaken(Publication& earlier, uint32_t trainer, uint64_t later);
@@ -403,7 +413,7 @@ class Coordinator final {
   void GiveUpPart(Publication& publication, const std::string& group, const absl::Status& status);
   void GiveUpQueuedParts(Publication& publication, const absl::Status& status);
   bool IsSettling(const Group& group) const;
-  // Returns true if the group catches up on what another lends, and all its workers are here.
+  // Returns true if another group lends to this one, and no rank is missing.
   bool Borrows(const Group& group) const { return group.term.lent() && !IsMissingRanks(group); }
   absl::Time OpeningTime(const Publication& publication) const;
   void Open(Publication& publication);
@@ -411,21 +421,21 @@ class Coordinator final {
   void AdvancePublications(absl::Time now);
   void FinishPublication(const Publication& publication);
   void ForgetTrainer(uint32_t trainer, const absl::Status& why);
-  // Returns until when a publish of that time, if it is not opened, waits for missing ranks.
+  // Returns the time until which an unopened publish, received at `received`, waits for missing
+  // ranks.
   absl::Time AbsenceDeadline(absl::Time received) const;
   // Returns true if the absence of ranks keeps every publish from being opened.
   bool IsAnybodyAbsent() const;
-  // Names these ranks; empty if there are none.
+  // Names the absent ranks; empty if there are none.
   std::string DescribeAbsence() const;
   void EndLatePublishes(absl::Time now);
   void RefuseLatePublishes(Publication& publication, absl::Time now);
-  // Returns when a publish that waits has to be opened or refused.
+  // Returns the next time at which a waiting publish has to be opened or refused.
   absl::Time PublishDeadline() const;
   void OnRoundMessage(Member& member, const proto::RankMessage& message, absl::Time now);
   void TellRenewal(const Group& group, const Member& member, const proto::Ready& ready);
   UpdateId NextUpdate(Group& group, uint64_t version);
-  // Returns those who take part in a round that brings a version to the workers that do not have
-  // it.
+  // Returns the members of a round that brings the version to all workers that lack it.
   RoundMembers MembersOfRound(const Group& group, uint64_t version);
   void BeginRound(Group& group, Publication& publication, absl::Time now);
   void FinishRoundIfOver(Group& group, absl::Time now);
@@ -440,26 +450,26 @@ class Coordinator final {
   ManifestParts parts_;
   absl::Status halted_;
 
-  Decisions decisions_;                  // The Groups refer to it.
-  std::deque<Lost> lost_;                // By Lost::until; some are back.
-  std::map<std::string, Group> groups_;  // Those in which something goes on.
-  Standings standings_;                  // The sums over these groups, since the last Advance().
+  Decisions decisions_;                  // Outlives groups_, which refer to it.
+  std::deque<Lost> lost_;                // In the order of Lost::until. Some groups may be back.
+  std::map<std::string, Group> groups_;  // The groups for which GoesOn() is true.
+  Standings standings_;                  // The sums over groups_ at the last Advance().
   GroupNumber last_group_number_ = 0;
-  std::unordered_map<GroupNumber, Group*> numbered_;  // The same groups.
-  Standings::Groups changed_;                         // Groups that Advance() has to see to.
-  Standings::Groups advanced_;        // Those whose queued parts it has still to see to.
+  std::unordered_map<GroupNumber, Group*> numbered_;  // The groups of groups_.
+  Standings::Groups changed_;                         // The groups that Advance() has to visit.
+  Standings::Groups advanced_;        // Visited groups whose queued parts were not looked at yet.
   std::map<uint64_t, Group*> terms_;  // By epoch.
-  // When members that were joining when they were admitted have to be established.
+  // By deadline, members that were not established when they were admitted.
   std::set<std::pair<absl::Time, ConnectionId>> join_deadlines_;
   uint64_t last_plan_ticket_ = 0;
   uint64_t last_epoch_;
 
   Publications publications_;
   uint64_t held_version_ = 0;        // The version that every trainer holds; 0: none.
-  proto::OldestShown oldest_shown_;  // As trainers were told last.
-  absl::Time incomplete_since_ =
-      absl::InfinitePast();  // When a part of a whole term was last lost.
-  // From when on terms begin without the trainers that are absent.
+  proto::OldestShown oldest_shown_;  // The last message of this kind to the trainers.
+  // The last time at which a complete term lost a member.
+  absl::Time incomplete_since_ = absl::InfinitePast();
+  // From this time on, terms begin without absent trainers.
   absl::Time trainers_settled_at_ = absl::InfiniteFuture();
   uint64_t record_ticket_ = 0;
   std::map<uint64_t, Decision> recordings_;

@@ -49,7 +49,7 @@ void Coordinator::CheckRest(Group& group, uint32_t sender) {
       Group* const of = FindGroup(name);
       if (status.ok() || of == nullptr || of->round == nullptr) return;
       if (of->round->update() != update) return;
-      of->round->OnNoRest(status);
+      of->round->OnRestUnavailable(status);
       Advance(now);
     };
   });

@@ -136,7 +136,7 @@ void Coordinator::OnPlanned(const std::string& name, uint64_t ticket, Planned pl
     const bool changing =
         trainers_settled_at_ != absl::InfiniteFuture() && now < trainers_settled_at_;
     if (group.rest) {
-      group.round->OnNoRest(absl::Status(
+      group.round->OnRestUnavailable(absl::Status(
           plan.status().code(),
           absl::StrCat(plan.status().message(), group.rest->holders.size() == AllTrainers().size()
                                                     ? ""
@@ -223,7 +223,7 @@ void Coordinator::OnConnected(Member& member, const proto::Connected& connected,
     actions_->Send(other->connection, message);
     if (other->id.role != Role::kTrainer) continue;
     TellUndecided(*group, *other);
-    if (!other->hears_of_groups) TellOfAllGroups(*other);
+    if (!other->hears_of_groups) SendAllGroups(*other);
   }
   if (!for_one_round) SetHere(*group, true);
   if (group->rest) return ContinueRound(*group, now);
@@ -276,12 +276,12 @@ void Coordinator::ReplaceLanes(Group& group, absl::Time now) {
   if (group.round == nullptr) group.term.ReplaceLanes(now);
 }
 
-void Coordinator::HangUpWhoIsLate(absl::Time now) {
+void Coordinator::CloseLateMembers(absl::Time now) {
   std::map<ConnectionId, absl::string_view> late;  // And what they have not done.
   for (const GroupNumber number : standings_.Due(now)) {
     Group& group = *numbered_.at(number);
     if (now >= group.stop_deadline) {
-      for (const uint32_t rank : group.round->RelaysThatRun()) {
+      for (const uint32_t rank : group.round->RunningRelays()) {
         const Member* relay = members_.Find(RankId{Role::kWorker, rank, group.name});
         if (relay != nullptr) late[relay->connection] = "it does not stop relaying";
       }

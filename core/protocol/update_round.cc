@@ -321,7 +321,7 @@ void UpdateRound::PlanRestIfKnown() {
   actions_->PlanRest(std::move(lacking), std::move(holders));
 }
 
-void UpdateRound::OnNoRest(const absl::Status& status) {
+void UpdateRound::OnRestUnavailable(const absl::Status& status) {
   Abort(absl::Status(lost_status_.code(),
                      absl::StrCat(lost_status_.message(), "; ", status.message())));
 }
@@ -425,7 +425,7 @@ void UpdateRound::OnRelayStopped(uint32_t worker) {
   }
 }
 
-std::set<uint32_t> UpdateRound::RelaysThatRun() const {
+std::set<uint32_t> UpdateRound::RunningRelays() const {
   std::set<uint32_t> workers;
   for (const Sender& sender : senders_) {
     if (sender.relays && sender.started && !sender.stopped) workers.insert(sender.id.rank);
@@ -469,7 +469,7 @@ std::string UpdateRound::DescribeWaiting() const {
   }
   if (state_ == State::kAborted) {
     add("the end of what is relayed by worker ",
-        ListWithout(RelaysThatRun(), std::set<uint32_t>()));
+        ListWithout(RunningRelays(), std::set<uint32_t>()));
   }
   return text.empty() ? "nothing" : text;
 }

@@ -33,11 +33,11 @@ class RoundActions {
   virtual void ToSender(const RankId& sender, proto::ControllerMessage message) = 0;
   // Records the decision to commit durably. OnRecorded() follows.
   virtual void Record() = 0;
-  // Checks whether other senders hold the data of a lost sender. OnNoRest() follows if they do not.
-  // `sender` is its number in the plan.
+  // Checks whether other senders hold the data of a lost sender. OnRestUnavailable() follows if
+  // they do not. `sender` is its number in the plan.
   virtual void CheckRest(uint32_t sender) = 0;
   // Plans the missing routes of this round, from the senders in `holders`. Another round then
-  // continues this one. OnNoRest() follows if no such plan exists.
+  // continues this one. OnRestUnavailable() follows if no such plan exists.
   virtual void PlanRest(std::set<RankPair> lacking, std::set<uint32_t> holders) = 0;
   // Tells the publishing trainers that every worker has received the whole version. Called a second
   // time when every worker's user has accepted the version, and the round waits for Decide().
@@ -90,7 +90,7 @@ class UpdateRound {
   void Decide();
   void OnLacking(uint32_t worker, const std::set<uint32_t>& senders);
   void OnKept(const RankId& sender, bool kept);
-  void OnNoRest(const absl::Status& status);
+  void OnRestUnavailable(const absl::Status& status);
   // Handles the result of RoundActions::Record().
   void OnRecorded(Recorded recorded, const absl::Status& status);
   // `unchanged`: the worker showed equal bytes before.
@@ -118,7 +118,7 @@ class UpdateRound {
   // any more. The next update may renew memory that a relay's late write would address. Trainers
   // need no such check: they stop before they publish again.
   bool over() const {
-    return state_ == State::kShown || (state_ == State::kAborted && RelaysThatRun().empty());
+    return state_ == State::kShown || (state_ == State::kAborted && RunningRelays().empty());
   }
   bool aborted() const { return state_ == State::kAborted; }
   // Returns true if the version can succeed in another round.
@@ -140,8 +140,7 @@ class UpdateRound {
   // Returns true if the rank has published with that attempt, and is not lost.
   bool HasPublished(const RankId& sender, uint64_t attempt) const;
   // Returns the workers that were told to relay and have not reported that they stopped.
-  std::set<uint32_t> RelaysThatRun() const;
-  // Returns why the group has given the version up; OK if it has not.
+  std::set<uint32_t> RunningRelays() const;
   // Describes what the round waits for, as "READY of worker 1; publish() by trainer 0".
   std::string DescribeWaiting() const;
 
