@@ -57,7 +57,7 @@ absl::Status GroupSender::SetBufferAddress(uint32_t worker, uint32_t buffer_inde
 
 absl::Status GroupSender::Start(const UpdateId& update, const proto::Start& start,
                                 NonFiniteRule rule, SourcesAre sources,
-                                const VersionBefore& before) {
+                                const VersionsInMemory& versions) {
   std::vector<StartTarget> targets;
   for (const proto::Target& target : start.targets()) {
     targets.push_back({.receiver = target.worker(),
@@ -66,7 +66,7 @@ absl::Status GroupSender::Start(const UpdateId& update, const proto::Start& star
                        .base = target.base()});
   }
   return engine_->Start(update, start.digests_off() ? Digests::kOff : Digests::kOn, targets, rule,
-                        sources, before);
+                        sources, versions);
 }
 
 }  // namespace waybill

@@ -32,7 +32,8 @@ class GroupSender {
   absl::Status SetBufferAddress(uint32_t worker, uint32_t buffer_index,
                                 const proto::Buffer& buffer);
   absl::Status Start(const UpdateId& update, const proto::Start& start, NonFiniteRule rule,
-                     SourcesAre sources = SourcesAre::kThere, const VersionBefore& before = {});
+                     SourcesAre sources = SourcesAre::kThere,
+                     const VersionsInMemory& versions = {});
 
  private:
   std::unique_ptr<SenderEngine> engine_;

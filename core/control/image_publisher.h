@@ -45,9 +45,11 @@ class ImagePublisher {
   void OnNotice(Notice notice);
   // Makes progress.
   void Step(absl::Time now);
-  // Returns the version before the one that is sent; none if it is not kept.
-  VersionBefore before() const {
-    return {.version = image_->version_before(), .regions = image_->regions_before()};
+  // Returns the version that is sent, and the one before if it is kept.
+  VersionsInMemory versions() const {
+    return {.newest = image_->regions(),
+            .version_before = image_->version_before(),
+            .before = image_->regions_before()};
   }
   // Returns the time at which Step() must be called again, even if no copy ends.
   absl::Time next_deadline() const;

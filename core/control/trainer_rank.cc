@@ -41,9 +41,8 @@ absl::StatusOr<std::unique_ptr<TrainerRank>> TrainerRank::Create(
   }
   WAYBILL_ASSIGN_OR_RETURN(rank->staging_, StagingArea::Create(fabric, engine));
   WAYBILL_ASSIGN_OR_RETURN(rank->sample_, ReplicaSample::Create(&rank->manifest_, rank->regions_));
-  for (uint32_t r = 0; r < rank->regions_.size(); ++r) {
-    rank->staging_->AddSource(rank->regions_[r], rank->manifest_.region_name(r));
-  }
+  rank->AddSources(rank->regions_);
+  if (rank->images_) rank->AddSources(rank->images_->versions().before);
   return rank;
 }
 
@@ -56,6 +55,12 @@ TrainerRank::TrainerRank(SessionOptions options, Manifest manifest, std::vector<
       nics_(fabric),
       session_(WithManifest(std::move(options), manifest_, *fabric), this) {
   fabric_events_.reserve(256);
+}
+
+void TrainerRank::AddSources(absl::Span<const MemorySpan> regions) {
+  for (uint32_t r = 0; r < regions.size(); ++r) {
+    staging_->AddSource(regions[r], manifest_.region_name(r));
+  }
 }
 
 void TrainerRank::Join(uint64_t token, absl::Time deadline, absl::Time now) {
@@ -199,7 +204,8 @@ absl::Status TrainerRank::SetBufferAddress(const std::string& group, uint32_t wo
 // Adds nothing if the tensors cannot be read. START then fails and names them.
 void TrainerRank::Sample(uint64_t version, proto::Publish& publish) {
   if (!staging_->RenewSources().ok()) return;
-  const absl::StatusOr<std::vector<ReplicaSample::Digest>> sample = sample_->Take(version);
+  const absl::StatusOr<std::vector<ReplicaSample::Digest>> sample =
+      sample_->Take(version, images_ ? images_->versions().newest : regions_);
   if (!sample.ok()) return;
   for (const ReplicaSample::Digest& digest : *sample) {
     publish.add_sampled_units(digest.unit);
@@ -220,7 +226,7 @@ absl::Status TrainerRank::Start(const std::string& name, const UpdateId& update,
   const absl::Time begin = SteadyNow();
   absl::Status status = group.sender->Start(
       update, start, publish.fail_on_nonfinite ? NonFiniteRule::kRefused : NonFiniteRule::kKept,
-      SourcesAre::kThere, images_ ? images_->before() : VersionBefore{});
+      SourcesAre::kThere, images_ ? images_->versions() : VersionsInMemory{});
   report_.enqueued += SteadyNow() - begin;
   ++report_changes_;
   return status;

@@ -109,6 +109,7 @@ class TrainerRank final : private TrainerHost {
 
   void PollFabric();
   // Sums over all groups the parts of the report that do not change during an update.
+  void AddSources(absl::Span<const MemorySpan> regions);
   void UpdateReport();
   // Hands the engines' events to the session until none are left.
   void HandleEvents(absl::Time now);
@@ -118,7 +119,7 @@ class TrainerRank final : private TrainerHost {
   absl::Status DescribeNonFinite(const Group& group) const;
 
   const Manifest manifest_;
-  const std::vector<MemorySpan> regions_;  // The memory that is sent: the tensors, or their image.
+  const std::vector<MemorySpan> regions_;  // The tensors, or the first half of their image.
   Fabric& fabric_;
   RankActions& actions_;
   RankNics nics_;

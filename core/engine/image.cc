@@ -95,6 +95,7 @@ absl::Status Image::Reserve(absl::Span<const MemorySpan> regions, VersionsKept k
     }
     device_memory_ = *memory;
   }
+  tensors_.assign(regions.begin(), regions.end());
   auto* host = static_cast<std::byte*>(host_memory_);
   auto* on_device = static_cast<std::byte*>(device_memory_);
   copies_.reserve(regions.size());
@@ -104,24 +105,26 @@ absl::Status Image::Reserve(absl::Span<const MemorySpan> regions, VersionsKept k
     copies_.push_back({.kind = region.kind,
                        .data = std::exchange(next, next + RoundUp(region.size_bytes, kAlignment)),
                        .size_bytes = region.size_bytes});
-    std::byte* before = nullptr;
     if (kept == VersionsKept::kTwo) {
-      before = copies_.back().data + image_bytes;
-      before_.push_back({.kind = region.kind, .data = before, .size_bytes = region.size_bytes});
+      before_.push_back(copies_.back());
+      before_.back().data += image_bytes;
     }
     // The GPU copies a region at once, and threads share the regions of the host.
     const uint64_t most = device ? region.size_bytes : kPieceBytes;
     for (uint64_t done = 0; done < region.size_bytes; done += most) {
       (device ? device_pieces_ : host_pieces_)
-          .push_back({copies_.back().data + done, before == nullptr ? nullptr : before + done,
-                      region.data + done, std::min(most, region.size_bytes - done)});
+          .push_back({static_cast<uint32_t>(copies_.size() - 1), done,
+                      std::min(most, region.size_bytes - done)});
     }
   }
   return absl::OkStatus();
 }
 
 void Image::BeginCopy(uint64_t version) {
-  if (!before_.empty()) version_before_ = std::exchange(version_, version);
+  if (!before_.empty()) {
+    std::swap(copies_, before_);
+    version_before_ = std::exchange(version_, version);
+  }
   copying_ = true;
   ended_.store(false, std::memory_order_relaxed);
   pool_.Run(batch_, device_tasks() + static_cast<uint32_t>(host_pieces_.size()));
@@ -147,16 +150,13 @@ void Image::Copy(uint32_t task) {
     return;
   }
   const Piece& piece = host_pieces_[task - device_tasks()];
-  if (piece.before != nullptr) {
-    kernels::Copy(piece.before, piece.to, piece.size_bytes, kernels::Stores::kStreaming);
-  }
-  kernels::Copy(piece.to, piece.from, piece.size_bytes, kernels::Stores::kStreaming);
+  kernels::Copy(To(piece), From(piece), piece.size_bytes, kernels::Stores::kStreaming);
   kernels::StreamFence();
 }
 
 absl::Status Image::CopyOnDevice() {
   for (const Piece& piece : device_pieces_) {
-    WAYBILL_RETURN_IF_ERROR(device_->Copy(piece.to, piece.from, piece.size_bytes, stream_));
+    WAYBILL_RETURN_IF_ERROR(device_->Copy(To(piece), From(piece), piece.size_bytes, stream_));
   }
   return device_->Finish(stream_);
 }

@@ -41,16 +41,18 @@ class Image {
   Image(const Image&) = delete;
   Image& operator=(const Image&) = delete;
 
-  // Returns the copies of the regions, in their order.
+  // Returns the copies of the regions, in their order. If two versions are kept, BeginCopy()
+  // exchanges them with regions_before().
   const std::vector<MemorySpan>& regions() const { return copies_; }
 
-  // The number of the version before the newest, and its regions in the same order. 0 if it is not
-  // kept or there was none, or if a copy of either failed.
+  // The number of the version before the newest, and its regions in the same order. The number is 0
+  // if the version is not kept or there was none, or if a copy of either failed. The regions are
+  // empty if one version is kept.
   uint64_t version_before() const { return version_before_; }
   const std::vector<MemorySpan>& regions_before() const { return before_; }
 
-  // Begins to copy the regions, which must not change before the copy has ended, as this version.
-  // No copy is going on, and nobody reads the image.
+  // Begins to copy the regions, which must not change before the copy has ended, as this version:
+  // over the version before, if two are kept. No copy is going on, and nobody reads the image.
   void BeginCopy(uint64_t version);
   // Returns how the copy ended, once; nullopt while it goes on, and if none does. kInternal: the
   // GPU failed.
@@ -61,9 +63,8 @@ class Image {
  private:
   // A part of a region that one task copies.
   struct Piece {
-    std::byte* to = nullptr;
-    std::byte* before = nullptr;  // Where what `to` has goes first; null: nowhere.
-    const std::byte* from = nullptr;
+    uint32_t region = 0;
+    uint64_t offset_bytes = 0;
     uint64_t size_bytes = 0;
   };
 
@@ -71,10 +72,17 @@ class Image {
   absl::Status Reserve(absl::Span<const MemorySpan> regions, VersionsKept kept);
   void ForgetVersions() { version_ = version_before_ = 0; }
   uint32_t device_tasks() const { return device_pieces_.empty() ? 0 : 1; }
+  std::byte* To(const Piece& piece) const {
+    return copies_[piece.region].data + piece.offset_bytes;
+  }
+  const std::byte* From(const Piece& piece) const {
+    return tensors_[piece.region].data + piece.offset_bytes;
+  }
   void Copy(uint32_t task);
   absl::Status CopyOnDevice();
 
   const std::function<void()> wake_;
+  std::vector<MemorySpan> tensors_;
   std::vector<MemorySpan> copies_;
   std::vector<MemorySpan> before_;  // Empty if one version is kept.
   uint64_t version_ = 0;            // 0: unknown.

@@ -54,7 +54,7 @@ class RowMajor {
 
 absl::StatusOr<std::unique_ptr<ReplicaSample>> ReplicaSample::Create(
     const Manifest* manifest, absl::Span<const MemorySpan> regions) {
-  std::unique_ptr<ReplicaSample> sample(new ReplicaSample(manifest, regions));
+  std::unique_ptr<ReplicaSample> sample(new ReplicaSample(manifest));
   WAYBILL_ASSIGN_OR_RETURN(auto device, OpenDeviceOf(regions));
   if (device == nullptr) return sample;
   WAYBILL_ASSIGN_OR_RETURN(
@@ -64,7 +64,8 @@ absl::StatusOr<std::unique_ptr<ReplicaSample>> ReplicaSample::Create(
   return sample;
 }
 
-absl::StatusOr<std::vector<ReplicaSample::Digest>> ReplicaSample::Take(uint64_t version) {
+absl::StatusOr<std::vector<ReplicaSample::Digest>> ReplicaSample::Take(
+    uint64_t version, absl::Span<const MemorySpan> regions) {
   const std::vector<ReplicaUnit> turn = units_.TurnOf(version);
   std::vector<Digest> digests;
   if (device_ != nullptr) device_->Begin();
@@ -76,7 +77,7 @@ absl::StatusOr<std::vector<ReplicaSample::Digest>> ReplicaSample::Take(uint64_t 
       const ShardView shard = manifest_.shard(unit.shard);
       const RowMajor elements(shard);
       if (elements.shape().transposed()) continue;
-      const MemorySpan& region = regions_[shard.place.region_index];
+      const MemorySpan& region = regions[shard.place.region_index];
       const std::byte* const source = region.data + shard.place.offset_bytes;
       const auto number = static_cast<uint32_t>(digests.size());
       digests.push_back({.unit = unit.key});

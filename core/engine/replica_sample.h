@@ -28,22 +28,21 @@ class ReplicaSample {
     uint64_t digest = 0;
   };
 
-  // The manifest, and the memory of its regions, must outlive the sample.
+  // The manifest must outlive the sample. `regions` are of the kinds that Take() gets.
   //
   // kInvalidArgument: the regions are on several devices; kInternal: the device failed.
   static absl::StatusOr<std::unique_ptr<ReplicaSample>> Create(
       const Manifest* manifest, absl::Span<const MemorySpan> regions);
 
-  // Returns the digests of the units that are sampled in `version`, sorted by key. Shards whose
-  // last dimension is not contiguous are left out. kInternal: the device failed.
-  absl::StatusOr<std::vector<Digest>> Take(uint64_t version);
+  // Returns the digests of the units that are sampled in `version`, sorted by key. `regions` is the
+  // memory of each region of the manifest. Shards whose last dimension is not contiguous are left
+  // out. kInternal: the device failed.
+  absl::StatusOr<std::vector<Digest>> Take(uint64_t version, absl::Span<const MemorySpan> regions);
 
  private:
-  ReplicaSample(const Manifest* manifest, absl::Span<const MemorySpan> regions)
-      : manifest_(*manifest), regions_(regions), units_(*manifest) {}
+  explicit ReplicaSample(const Manifest* manifest) : manifest_(*manifest), units_(*manifest) {}
 
   const Manifest& manifest_;
-  const absl::Span<const MemorySpan> regions_;
   const ReplicaUnits units_;
   std::unique_ptr<DeviceStager> device_;  // Null if all regions are host memory.
 };

@@ -35,7 +35,7 @@ struct Replica {
     std::map<uint64_t, uint64_t> digests;
     const auto sample = ReplicaSample::Create(&manifest, regions);
     EXPECT_EQ(sample.status().message(), "");
-    const auto taken = (*sample)->Take(version);
+    const auto taken = (*sample)->Take(version, regions);
     EXPECT_EQ(taken.status().message(), "");
     for (const auto& [unit, digest] : *taken) digests[unit] = digest;
     return digests;

@@ -100,7 +100,8 @@ class SenderEngineImpl final : public SenderEngine {
   }
 
   absl::Status Start(const UpdateId& update, Digests digests, absl::Span<const StartTarget> targets,
-                     NonFiniteRule rule, SourcesAre sources, const VersionBefore& before) override {
+                     NonFiniteRule rule, SourcesAre sources,
+                     const VersionsInMemory& versions) override {
     if (!connected_ || state_ != State::kIdle) {
       return absl::FailedPreconditionError(absl::StrCat(
           "start version ", update.version, ": ",
@@ -125,13 +126,13 @@ class SenderEngineImpl final : public SenderEngine {
                          ", and this trainer has its address of generation ", known));
       }
       link->targeted = true;
-      link->has_before = before.version != 0 && target.base == before.version;
+      link->has_before = versions.version_before != 0 && target.base == versions.version_before;
       link->buffer_index = target.buffer_index;
     }
     WAYBILL_RETURN_IF_ERROR(area_.RenewSources());
     update_ = update;
     rule_ = rule;
-    sender_.routes().Begin(update, digests, sources, before.regions);
+    sender_.routes().Begin(update, digests, sources, versions);
     sender_.Expect(sources);
     exchange_.Begin(update);
     state_ = State::kOpening;

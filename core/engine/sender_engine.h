@@ -120,7 +120,7 @@ class SenderEngine {
                              absl::Span<const StartTarget> targets,
                              NonFiniteRule rule = NonFiniteRule::kKept,
                              SourcesAre sources = SourcesAre::kThere,
-                             const VersionBefore& before = {}) = 0;
+                             const VersionsInMemory& versions = {}) = 0;
   // Marks a chunk's bytes as present, in an update with kArriving. Call Step() afterwards. Sending
   // to a receiver ends once all its chunks are released and all its routes' digests are given.
   virtual void Release(uint32_t chunk) = 0;

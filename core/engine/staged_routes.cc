@@ -147,19 +147,32 @@ Box StagedRoutes::BlocksOf(const Piece& piece) const {
 }
 
 void StagedRoutes::Begin(const UpdateId& update, Digests digests, SourcesAre sources,
-                         absl::Span<const MemorySpan> before) {
+                         const VersionsInMemory& versions) {
   update_ = update;
-  before_ = before;
+  before_ = versions.before;
   digests_ = digests;
   sources_are_ = sources;
-  TakeRenewedSources();
+  MoveSources(versions.newest);
+  if (std::exchange(source_renewals_, area_.source_renewals()) != area_.source_renewals()) {
+    FindRegistrations();
+  }
   for (auto& sum : sums_) sum.store(0, std::memory_order_relaxed);
   for (ScaleValues& values : scale_values_) values.Begin();
   if (device_ != nullptr) device_->Begin();
 }
 
-void StagedRoutes::TakeRenewedSources() {
-  if (std::exchange(source_renewals_, area_.source_renewals()) == area_.source_renewals()) return;
+// Images keep two versions in two halves of their memory, which take turns.
+void StagedRoutes::MoveSources(absl::Span<const MemorySpan> to) {
+  if (to.empty() || to.front().data == sources_.front().data) return;
+  std::copy(to.begin(), to.end(), sources_.begin());
+  for (size_t t = 0; t < scale_values_.size(); ++t) {
+    const ScaleTable& table = exchange().tables[t];
+    scale_values_[t].SetSource(sources_[table.source_region].data + table.source_offset_bytes);
+  }
+  FindRegistrations();
+}
+
+void StagedRoutes::FindRegistrations() {
   sources_are_registered_ = true;
   for (size_t i = 0; i < registrations_.size(); ++i) {
     if (registrations_[i].region == RegionId::kNone) continue;

@@ -59,10 +59,8 @@ class StagedRoutes {
   // Begins an update: clears the digests and the scales of the last one. Registered sources are
   // sent directly; if fewer are registered than when the routes were made, everything is staged.
   // With kArriving, digests are not computed: the caller gives them.
-  // `before`: the memory of each region with the version before, which must stay as it is during
-  // the update; empty if there is none.
   void Begin(const UpdateId& update, Digests digests, SourcesAre sources,
-             absl::Span<const MemorySpan> before);
+             const VersionsInMemory& versions);
   void GiveDigest(uint32_t route, uint64_t digest) {
     sums_[route].store(digest, std::memory_order_relaxed);
   }
@@ -145,7 +143,8 @@ class StagedRoutes {
   const std::byte* SourceOf(uint32_t route) const {
     return sources_[routes().source_region(route)].data + routes().source_offset(route);
   }
-  void TakeRenewedSources();
+  void MoveSources(absl::Span<const MemorySpan> to);
+  void FindRegistrations();
   void MakeScaleValues();
   void FindWaiting();
   Box BlocksOf(uint32_t route) const;

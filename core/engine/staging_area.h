@@ -53,10 +53,12 @@ enum class SourcesAre : uint8_t {
   kArriving,  // SenderEngine::Release() and GiveDigest() report what has arrived.
 };
 
-// A version that was sent earlier: its number, and the memory of each region of the manifest.
-struct VersionBefore {
-  uint64_t version = 0;  // 0: there is none.
-  absl::Span<const MemorySpan> regions;
+// The versions that a sender has in memory, as the memory of each region of its manifest. The
+// memory must stay as it is during an update.
+struct VersionsInMemory {
+  absl::Span<const MemorySpan> newest;  // Empty: the regions that were given with the plan.
+  uint64_t version_before = 0;          // 0: there is none.
+  absl::Span<const MemorySpan> before;
 };
 
 // Lives on the progress thread, except that its threads stage.

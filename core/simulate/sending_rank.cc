@@ -59,10 +59,8 @@ void SendingRank::Join() {
 
 void SendingRank::Publish() {
   if (!world_.images) return PublishNow();
-  // The version before is kept in a second image, if what changed is sent.
-  const double copies = world_.changed ? 2 : 1;
   const double seconds =
-      copies * static_cast<double>(result_.held_bytes) / world_.hardware.trainers.rates.copy;
+      static_cast<double>(result_.held_bytes) / world_.hardware.trainers.rates.copy;
   const uint32_t threads = world_.hardware.trainers.working_threads();
   to_copy_ = threads;
   for (uint32_t i = 0; i < threads; ++i) {

@@ -37,6 +37,8 @@ class ScaleValues {
   void Share(const BlockRun& run);
   // Call it once, after the last Share().
   void PlanEarlyTasks();
+  // Moves the shard's first element. Call it between updates, and not if a reader reads the shard.
+  void SetSource(const std::byte* source) { source_ = source; }
 
   // [one thread, while no other calls anything] Begins an update: forgets everything.
   void Begin();
