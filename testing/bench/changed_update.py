@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long an update takes if everything travels, and if only what changed does.
+"""How long an update takes, and its trainer waits, from the tensors, from an image, and if only what changed travels.
 
     bazel run -c opt //testing/bench:changed_update [-- --rate 125e6 --changed 0 0.01 0.2 1]
 
 One trainer and one worker in shadow mode over TCP, Qwen3-0.6B's shapes (1.19 GB). The trainer may send so many bytes a
-second as a link of 1 Gbit/s carries. Both jobs are there at once, idle but for their turns: one trainer has images, and
-one tells what changed. Between two versions, so many of the BF16 elements change by one unit in the last place, at random.
+second as a link of 1 Gbit/s carries. All three jobs are there at once, idle but for their turns. Between two versions, so
+many of the BF16 elements change by one unit in the last place, at random.
 """
 
 import argparse
@@ -17,12 +17,19 @@ from statistics import median
 import numpy
 from images import Job
 
+WHOLE = "everything, from an image"
+JOBS = {
+    "everything, from the tensors": {},
+    WHOLE: {"images": True},
+    "what changed, between two images": {"changes": True},
+}
+
 
 class ChangingJob(Job):
     """Weights that change from version to version, and how much of them is sent."""
 
-    def __init__(self, model, rate, changes):
-        super().__init__(model, "tcp", images=True, changes=changes, rate_limit=rate)
+    def __init__(self, model, rate, **options):
+        super().__init__(model, "tcp", rate_limit=rate, **options)
         self._elements = self.weights.view(numpy.uint16)
         self._elements[:] = (
             numpy.arange(self._elements.size, dtype=numpy.uint64) * 40503 % 16384 + 0x3000
@@ -62,31 +69,30 @@ def main():
     with tempfile.TemporaryDirectory() as state:
         os.environ["XDG_STATE_HOME"] = state
         jobs = {
-            changes: ChangingJob(options.model, int(options.rate), changes)
-            for changes in (False, True)
+            what: ChangingJob(options.model, int(options.rate), **how) for what, how in JOBS.items()
         }
         print(
-            f"{jobs[True].weights.nbytes / 1e9:.2f} GB over TCP, at most {options.rate / 1e6:.0f} MB/s; median [least, most]"
+            f"{jobs[WHOLE].weights.nbytes / 1e9:.2f} GB over TCP, at most {options.rate / 1e6:.0f} MB/s; median [least, most]"
         )
         print(
-            f"{'changed':>8} {'travels':>10} {'publish ms':>24} {'shown ms':>26} {'MB sent':>10} {'ratio':>8}"
+            f"{'changed':>8} {'travels':<31} {'publish ms':>24} {'shown ms':>26} {'MB sent':>10} {'ratio':>8}"
         )
         version = 0
         for density in options.changed:
-            results = {False: [], True: []}
+            results = {what: [] for what in jobs}
             for warm in range(options.rounds + (2 if version == 0 else 1)):
                 version += 1
-                for changes, job in jobs.items():
+                for what, job in jobs.items():
                     job.change(density, version)
                     result = (*job.update(version), job.count_sent(version))
                     if warm >= (2 if density == options.changed[0] else 1):
-                        results[changes].append(result)
-            whole = [shown for _, shown, _ in results[False]]
-            for changes, what in ((False, "everything"), (True, "changes")):
-                published, shown, sent = zip(*results[changes], strict=True)
+                        results[what].append(result)
+            whole = [shown for _, shown, _ in results[WHOLE]]
+            for what, result in results.items():
+                published, shown, sent = zip(*result, strict=True)
                 ratio = median(of / by for of, by in zip(whole, shown, strict=True))
                 print(
-                    f"{100 * density:7g}% {what:>10} {spread(published, 1e3):>24} {spread(shown, 1e3):>26}"
+                    f"{100 * density:7g}% {what:<31} {spread(published, 1e3):>24} {spread(shown, 1e3):>26}"
                     f" {median(sent) / 1e6:10.2f} {ratio:7.1f}x",
                     flush=True,
                 )
