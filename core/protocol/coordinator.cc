@@ -561,13 +561,6 @@ void Coordinator::SendAllGroups(Member& member) {
   for (const auto& [name, group] : groups_) {
     if (group.here) SendGroupChange(member, group);
   }
-  SendOldestShown(member);
-}
-
-void Coordinator::SendOldestShown(const Member& member) {
-  proto::ControllerMessage message;
-  *message.mutable_oldest_shown() = oldest_shown_;
-  actions_->Send(member.connection, std::move(message));
 }
 
 void Coordinator::TellOldestShown() {
@@ -581,8 +574,10 @@ void Coordinator::TellOldestShown() {
     return;
   }
   oldest_shown_ = std::move(oldest);
+  proto::ControllerMessage message;
+  *message.mutable_oldest_shown() = oldest_shown_;
   for (const auto& [rank, trainer] : members_.trainers().here) {
-    if (trainer->hears_of_groups) SendOldestShown(*trainer);
+    if (trainer->hears_of_groups) actions_->Send(trainer->connection, message);
   }
 }
 

@@ -251,7 +251,6 @@ class Coordinator final {
   void OnMembersChanged(const RankId& id);
   void SendGroupChange(const Member& member, const Group& group);
   void SendAllGroups(Member& member);
-  void SendOldestShown(const Member& member);
   // Tells the trainers which required group that fetches shows the oldest version, if that changed.
   void TellOldestShown();
   // Sets Group::here, and tells the trainers of a change.

@@ -218,6 +218,7 @@ void Coordinator::OnConnected(Member& member, const proto::Connected& connected,
   group->term.Establish(for_one_round ? Phase::kForOneRound : Phase::kReady);
   proto::ControllerMessage message;
   message.mutable_established()->set_epoch(group->term.epoch());
+  *message.mutable_established()->mutable_oldest_shown() = oldest_shown_;
   for (Member* other : MembersOf(*group)) {
     other->established = true;
     actions_->Send(other->connection, message);

@@ -205,7 +205,7 @@ void RankSession::OnMessage(const proto::ControllerMessage& message, absl::Time 
       lost_status_ = absl::OkStatus();
       if (life_ == Life::kJoining) FinishJoining(absl::OkStatus());
       if (std::exchange(told_disconnected_, false)) Tell({.kind = Notice::Kind::kReconnected});
-      return OnEstablished(now);
+      return OnEstablished(message.established(), now);
     }
     case proto::ControllerMessage::kGroupChange:
       if (message.group_change().has_lost()) {

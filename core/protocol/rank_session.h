@@ -197,7 +197,7 @@ class RankSession {
   virtual void FillJoin(proto::Join& join) const = 0;
   virtual void OnRoleMessage(const proto::ControllerMessage& message, absl::Time now) = 0;
   // A term is established.
-  virtual void OnEstablished(absl::Time now) = 0;
+  virtual void OnEstablished(const proto::Established& established, absl::Time now) = 0;
   // The stream has ended, or the rank was dismissed. All terms are over.
   virtual void OnLost(const absl::Status& status, absl::Time now) = 0;
   // The user leaves. Returns false if something has to end first, after which the subclass calls

@@ -286,6 +286,12 @@ std::string TrainerSession::DescribeBehind(const PublishCommand& command) const 
                       command.max_behind);
 }
 
+void TrainerSession::OnOldestShown(const proto::OldestShown& oldest) {
+  oldest_shown_ = oldest;
+  TellSent();
+  SettleSent();
+}
+
 // Tells the user of the SENT publications that wait for nothing else.
 void TrainerSession::TellSent() {
   for (Publication& sent : sent_) {
@@ -365,9 +371,7 @@ void TrainerSession::OnRoleMessage(const proto::ControllerMessage& message, absl
     case proto::ControllerMessage::kTermOver:
       return OnTermOver(message.term_over().group(), now);
     case proto::ControllerMessage::kOldestShown:
-      oldest_shown_ = message.oldest_shown();
-      TellSent();
-      return SettleSent();
+      return OnOldestShown(message.oldest_shown());
     case proto::ControllerMessage::kSenderLost:
       return OnSenderLost(message.sender_lost());
     case proto::ControllerMessage::kPublishRefused:
@@ -638,7 +642,10 @@ void TrainerSession::OnRefused(const std::string& group, const absl::Status& sta
   SendFailed(EncodeRound(*sending->second.writing), status);
 }
 
-void TrainerSession::OnEstablished(absl::Time now) { AskForNext(now); }
+void TrainerSession::OnEstablished(const proto::Established& established, absl::Time now) {
+  OnOldestShown(established.oldest_shown());
+  AskForNext(now);
+}
 
 // No version can be decided without a controller, so updates that are being sent are given up.
 // Queued publications keep waiting.

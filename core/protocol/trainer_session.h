@@ -143,7 +143,7 @@ class TrainerSession final : public RankSession {
 
   void FillJoin(proto::Join& join) const override;
   void OnRoleMessage(const proto::ControllerMessage& message, absl::Time now) override;
-  void OnEstablished(absl::Time now) override;
+  void OnEstablished(const proto::Established& established, absl::Time now) override;
   void OnLost(const absl::Status& status, absl::Time now) override;
   bool PrepareToLeave(absl::Time now) override;
   void OnRoleTime(absl::Time now) override;
@@ -184,6 +184,7 @@ class TrainerSession final : public RankSession {
   // Names the group that shows a version older by more than PublishCommand::max_behind, as far as
   // this trainer knows; empty if there is none.
   std::string DescribeBehind(const PublishCommand& command) const;
+  void OnOldestShown(const proto::OldestShown& oldest);
   void TellSent();
   void SettleSent();
   void NoteOutcome(uint64_t version, bool committed);

@@ -115,7 +115,7 @@ class WorkerSession final : public RankSession {
 
   void FillJoin(proto::Join& join) const override;
   void OnRoleMessage(const proto::ControllerMessage& message, absl::Time now) override;
-  void OnEstablished(absl::Time) override {}
+  void OnEstablished(const proto::Established&, absl::Time) override {}
   void OnLost(const absl::Status& status, absl::Time now) override;
   bool PrepareToLeave(absl::Time now) override;
   void OnRoleTime(absl::Time now) override;
