@@ -372,7 +372,7 @@ class Coordinator final {
   void EndCatchingUp(Group& group, const absl::Status& why, absl::Time now);
   void BeginCatchingUp(Group& group, uint64_t version, absl::Time now);
 
-  // --- decisions and updates (coordinator_updates.cc) ---
+  // --- decisions (coordinator_decisions.cc) ---
 
   static bool ShowsOrKnows(const Group& group, uint64_t version);
   void NoteUnusable(Member& member, const proto::Failed& failed);
@@ -383,6 +383,9 @@ class Coordinator final {
   void TellUndecided(Group& group, Member& trainer);
   void TellUndecidedLater(Group& group);
   void NoteGivenUp(uint64_t version, uint32_t trainer);
+  void RecordDecision(Group& group);
+
+  // --- publishing (coordinator_publishing.cc) ---
 
   absl::Status CheckPublish(const Member& member, const proto::Publish& publish) const;
   absl::Status NotLater(uint64_t version) const;
@@ -431,6 +434,9 @@ class Coordinator final {
   void RefuseLatePublishes(Publication& publication, absl::Time now);
   // Returns the next time at which a waiting publish has to be opened or refused.
   absl::Time PublishDeadline() const;
+
+  // --- rounds (coordinator_rounds.cc) ---
+
   void OnRoundMessage(Member& member, const proto::RankMessage& message, absl::Time now);
   void TellRenewal(const Group& group, const Member& member, const proto::Ready& ready);
   UpdateId NextUpdate(Group& group, uint64_t version);
@@ -439,7 +445,6 @@ class Coordinator final {
   void BeginRound(Group& group, Publication& publication, absl::Time now);
   void FinishRoundIfOver(Group& group, absl::Time now);
   void OnOutcome(Group& group, bool committed, const absl::Status& status);
-  void RecordDecision(Group& group);
 
   const CoordinatorOptions options_;
   CoordinatorActions* const actions_;
