@@ -108,8 +108,9 @@ class TrainerRank final : private TrainerHost {
   };
 
   void PollFabric();
-  // Sums over all groups the parts of the report that do not change during an update.
+  // Registers memory that updates are sent from, by region of the manifest.
   void AddSources(absl::Span<const MemorySpan> regions);
+  // Sums over all groups the parts of the report that do not change during an update.
   void UpdateReport();
   // Hands the engines' events to the session until none are left.
   void HandleEvents(absl::Time now);
@@ -119,7 +120,7 @@ class TrainerRank final : private TrainerHost {
   absl::Status DescribeNonFinite(const Group& group) const;
 
   const Manifest manifest_;
-  const std::vector<MemorySpan> regions_;  // The tensors, or the first half of their image.
+  const std::vector<MemorySpan> regions_;  // The tensors, or their first image.
   Fabric& fabric_;
   RankActions& actions_;
   RankNics nics_;
