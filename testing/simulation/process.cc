@@ -569,6 +569,7 @@ void Process::GiveAnswers() {
       // The answer about what a later version has taken the place of is not heard.
       if (is_shown && worker_->shown_version() == notice.version) {
         host_.OnUnusable(notice.version, id().group);
+        shown_at_ = absl::InfiniteFuture();  // Its user does not use it.
       }
     }
     worker_->Answer(notice.kind, notice.update, answer, run_.now());
