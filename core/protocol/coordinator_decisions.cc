@@ -167,7 +167,7 @@ void Coordinator::OnRecorded(uint64_t ticket, Recorded recorded, const absl::Sta
   const Decision decision = recording->second;
   recordings_.erase(recording);
   if (recorded == Recorded::kUnknown) {
-    // Of several groups' decisions, the first one says why.
+    // The first error says why, if the decisions of several groups are unknown.
     halted_ = FirstError(halted_, While("it is not known whether a decision was recorded", status));
     std::vector<ConnectionId> connections;
     for (const auto& [id, member] : members_.members()) connections.push_back(member.connection);

@@ -102,7 +102,8 @@ void Coordinator::OnPublish(const Member& member, const proto::Publish& publish,
     Publication& earlier = (entry++)->second;  // It may be erased.
     if (!earlier.publishes.contains(trainer)) GiveUpOvertaken(earlier, trainer, version);
   }
-  GiveUpIfOvertaken(version);  // By others, before.
+  // Other trainers may have published a later version before.
+  GiveUpIfOvertaken(version);
 }
 
 // Versions grow: a trainer that publishes a later version will not publish the earlier ones that

@@ -74,7 +74,7 @@ uint64_t Coordinator::Group::OtherVersionOf(const RankId& trainer) const {
 }
 
 void Coordinator::OnOutcome(Group& group, bool committed, const absl::Status& status) {
-  // What was given up has no rest, and the term that was to bring it serves nothing.
+  // A version that is given up needs neither its missing routes nor a term that brings them.
   if (!committed && group.rest) {
     group.rest.reset();
     group.term.Gather();

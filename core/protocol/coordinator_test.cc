@@ -1004,7 +1004,7 @@ class FetchTest : public CoordinatorTest {
     JoinFetching(1);
     Connect();
   }
-  // As a trainer was told last: the group, and the version.
+  // Returns the group and the version that a trainer was told last.
   std::pair<std::string, uint64_t> OldestShown(uint32_t t) {
     const auto* told = Last(kTrainer[t], Kind::kOldestShown);
     if (told != nullptr) return {told->oldest_shown().group(), told->oldest_shown().version()};
@@ -1039,6 +1039,11 @@ class FetchTest : public CoordinatorTest {
       *m.mutable_shown()->mutable_round() = round(w);
       m.mutable_shown()->set_version(version);
     });
+  }
+  void BothFetchAndShow(uint64_t version) {
+    for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
+    BothReceive();
+    for (const uint32_t w : {0u, 1u}) Show(w, version);
   }
   void ShowWhatArrives(uint32_t w, uint64_t version) {
     Ready(w);
@@ -1091,18 +1096,14 @@ TEST_F(FetchTest, TrainersAreToldOfTheRequiredGroupThatShowsTheOldestVersion) {
 TEST_F(FetchTest, NoTrainerIsToldToWaitForAGroupThatIsNotRequired) {
   EstablishFetching();
   PublishAndHold(5);
-  for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
-  BothReceive();
-  for (const uint32_t w : {0u, 1u}) Show(w, 5);
+  BothFetchAndShow(5);
   EXPECT_EQ(Last(kTrainer[0], Kind::kOldestShown), nullptr);
 }
 
 TEST_F(FetchTest, AGroupThatShowsTheNewestVersionIsToldSo) {
   EstablishFetching();
   PublishAndHold(5);
-  for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
-  BothReceive();
-  for (const uint32_t w : {0u, 1u}) Show(w, 5);
+  BothFetchAndShow(5);
   sent_.clear();
   Fetch(0, 2);
   EXPECT_EQ(Last(kWorker[0], Kind::kShowsNewest), nullptr);
@@ -1153,9 +1154,7 @@ TEST_F(FetchTest, AFetchWaitsForAVersionThatIsOnItsWay) {
 TEST_F(FetchTest, AFetchWaitsForWhatTrainersAreAboutToHold) {
   EstablishFetching();
   PublishAndHold(5);
-  for (const uint32_t w : {0u, 1u}) Fetch(w, 1);
-  BothReceive();
-  for (const uint32_t w : {0u, 1u}) Show(w, 5);
+  BothFetchAndShow(5);
   sent_.clear();
   for (const uint32_t t : {0u, 1u}) PublishHeld(t, 6);
   for (const uint32_t w : {0u, 1u}) Fetch(w, 2);

@@ -50,7 +50,7 @@ World::World(uint64_t seed, const std::vector<Fault>& faults, Story story)
 // --- ranks ---
 
 void World::OnPublished(const Process& trainer, uint64_t version, uint64_t oldest, bool in_time) {
-  // What is newer may not be known yet to the trainer, whose stream may be held.
+  // A trainer whose stream is held does not know yet which versions workers show now.
   constexpr absl::Duration kNews = absl::Seconds(7);
   if (!trainer.was_here_for(kNews)) return;
   bool all_new_enough = true;
