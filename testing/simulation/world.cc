@@ -114,15 +114,21 @@ void World::StartRanks() {
   }
 }
 
-// A process that could not join, or was removed with its group, is started again, unless the one
-// whose place it claimed is alive.
+// A process that could not join, or was removed with its group, is started again, unless one that
+// may have its place is alive.
 void World::ReplaceRefused(size_t index) {
   const RankId place = ranks_[index]->place();
+  const auto may_have_it = [&](const Process& process) {
+    const RankId other = process.place();
+    const bool any = job_.any_rank && job_.HoldsTheSame(place) && other.role == place.role &&
+                     other.group == place.group;
+    return any || other == place;
+  };
   const bool removed = ranks_[index]->joined() || ranks_[index]->has_lost_place();
   Destroy(ranks_[index]);
   restart_at_[index] = run_.now() + run_.UpTo(absl::Milliseconds(500));
   for (auto& zombie : zombies_) {
-    if (removed || zombie->place() != place || zombie->gone() || zombie->leaving()) continue;
+    if (removed || !may_have_it(*zombie) || zombie->gone() || zombie->leaving()) continue;
     ranks_[index] = std::move(zombie);
     ranks_[index]->RegainPlace();
     restart_at_[index] = absl::InfiniteFuture();
