@@ -791,7 +791,9 @@ typedef struct waybill_trainer_options { /* From capi/options.toml. */
    * host's memory or on their GPU, as large as they are), and the version is sent from the copy.
    * The tensors may change once they are copied, which ends the publish, and the copy serves groups
    * that have missed the version until the next one is published. The next publish waits until the
-   * version has been sent. What fails after the publish has ended is told with the outcome. */
+   * version has been sent. What fails after the publish has ended is told with the outcome. What
+   * several workers want alike and cannot be sent from the copy itself is cast, quantised or packed
+   * once for all of them, in memory that the host reserves for it when the second of them joins. */
   uint32_t images;
   /* 1: as `images`, and joining reserves as much again for the version before. Workers that show
    * that version, in shadow or shadow-copy mode and in host memory, get what changed since, tensor
@@ -860,7 +862,8 @@ typedef struct waybill_publish_options { /* From capi/options.toml. */
   /* 1: workers do not verify what arrives, and replicas are not compared. */
   uint32_t no_digests;
   /* 1: a group does not show the version if NaNs or infinities are among the elements that this
-   * trainer quantises for it. Other groups may show it. */
+   * trainer quantises for it. Other groups may show it. With images, those of a tensor count for
+   * all groups for which parts of the tensor are quantised together. */
   uint32_t fail_on_nonfinite;
   /* 1: the memory stays as it is after the publish, until waybill_trainer_release(). A group that
    * has missed the version, and to which no other group can lend it, gets it from the trainers, if

@@ -127,7 +127,9 @@ type TrainerOptions struct {
 	// host's memory or on their GPU, as large as they are), and the version is sent from the copy. The
 	// tensors may change once they are copied, which ends the publish, and the copy serves groups that
 	// have missed the version until the next one is published. The next publish waits until the
-	// version has been sent. What fails after the publish has ended is told with the outcome.
+	// version has been sent. What fails after the publish has ended is told with the outcome. What
+	// several workers want alike and cannot be sent from the copy itself is cast, quantised or packed
+	// once for all of them, in memory that the host reserves for it when the second of them joins.
 	Images bool
 	// True: as `images`, and joining reserves as much again for the version before. Workers that show
 	// that version, in shadow or shadow-copy mode and in host memory, get what changed since, tensor
@@ -195,7 +197,8 @@ type PublishOptions struct {
 	// True: workers do not verify what arrives, and replicas are not compared.
 	NoDigests bool
 	// True: a group does not show the version if NaNs or infinities are among the elements that this
-	// trainer quantises for it. Other groups may show it.
+	// trainer quantises for it. Other groups may show it. With images, those of a tensor count for all
+	// groups for which parts of the tensor are quantised together.
 	FailOnNonfinite bool
 	// True: the memory stays as it is after the publish, until Trainer.Release. A group that has
 	// missed the version, and to which no other group can lend it, gets it from the trainers, if all

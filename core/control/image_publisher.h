@@ -48,6 +48,7 @@ class ImagePublisher {
   // Returns the version that is sent, and the one before if it is kept.
   VersionsInMemory versions() const {
     return {.newest = image_->regions(),
+            .image = image_->copies(),
             .version_before = image_->version_before(),
             .before = image_->regions_before()};
   }

@@ -125,6 +125,7 @@ void Image::BeginCopy(uint64_t version) {
     std::swap(copies_, before_);
     version_before_ = std::exchange(version_, version);
   }
+  ++copies_begun_;
   copying_ = true;
   ended_.store(false, std::memory_order_relaxed);
   pool_.Run(batch_, device_tasks() + static_cast<uint32_t>(host_pieces_.size()));

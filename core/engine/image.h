@@ -51,6 +51,9 @@ class Image {
   uint64_t version_before() const { return version_before_; }
   const std::vector<MemorySpan>& regions_before() const { return before_; }
 
+  // Returns the number of copies that were begun.
+  uint64_t copies() const { return copies_begun_; }
+
   // Begins to copy the regions, which must not change before the copy has ended, as this version:
   // over the version before, if two are kept. No copy is going on, and nobody reads the image.
   void BeginCopy(uint64_t version);
@@ -85,7 +88,8 @@ class Image {
   std::vector<MemorySpan> tensors_;
   std::vector<MemorySpan> copies_;
   std::vector<MemorySpan> before_;  // Empty if one version is kept.
-  uint64_t version_ = 0;            // 0: unknown.
+  uint64_t copies_begun_ = 0;
+  uint64_t version_ = 0;  // 0: unknown.
   uint64_t version_before_ = 0;
   std::vector<Piece> host_pieces_;    // One task each.
   std::vector<Piece> device_pieces_;  // All of them are one task.

@@ -189,6 +189,10 @@ std::vector<LaneReport> ReceiverLinks::Report(const Fabric& fabric) const {
       if (!lane.why_host_slots.empty()) {
         absl::StrAppend(&path, "; what is staged goes through host memory: ", lane.why_host_slots);
       }
+      if (!lane.why_not_shared.empty()) {
+        absl::StrAppend(&path,
+                        "; what is staged is staged for each receiver: ", lane.why_not_shared);
+      }
       reports.push_back({.peer = link.receiver, .path = std::move(path)});
     }
   }

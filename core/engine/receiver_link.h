@@ -50,6 +50,8 @@ struct ReceiverLane {
   std::optional<uint32_t>
       granted;  // The latest term for which the receiver has granted its buffers.
 
+  uint64_t shared_granted = 0;  // See SharedChunks::GrantTo().
+
   // The state in the current term.
   std::vector<BufferAccess> buffers;  // Filled when the receiver has granted them.
   bool up = false;                    // Both ends have granted their memory.
@@ -59,6 +61,8 @@ struct ReceiverLane {
   // Why the lane cannot read the tensors, or why not all are registered; empty if it can.
   std::string why_staged;
   std::string why_host_slots;  // Why the slots are not in the GPU memory that holds the tensors.
+  // Why chunks are packed again for each receiver that wants them; empty if they need not be.
+  std::string why_not_shared;
 
   // The lane's part in the current update, or in the last one.
   uint64_t posted_bytes = 0;

@@ -131,6 +131,7 @@ class SenderEngineImpl final : public SenderEngine {
     }
     WAYBILL_RETURN_IF_ERROR(area_.RenewSources());
     update_ = update;
+    image_ = versions.image;
     rule_ = rule;
     sender_.routes().Begin(update, digests, sources, versions);
     sender_.Expect(sources);
@@ -252,6 +253,7 @@ class SenderEngineImpl final : public SenderEngine {
   void CheckConnected() {
     if (connected_ || !connecting_ || !links_.up() || !exchange_.up()) return;
     connected_ = true;
+    sender_.ShareChunks();
     sink_({.kind = SenderEvent::Kind::kConnected});
   }
 
@@ -277,7 +279,8 @@ class SenderEngineImpl final : public SenderEngine {
     }
     state_ = State::kSending;
     sender_.Begin(update_,
-                  rule_ == NonFiniteRule::kKept ? FinishRule::kAtOnce : FinishRule::kWhenAllowed);
+                  rule_ == NonFiniteRule::kKept ? FinishRule::kAtOnce : FinishRule::kWhenAllowed,
+                  image_);
   }
 
   void Stop() {
@@ -315,6 +318,7 @@ class SenderEngineImpl final : public SenderEngine {
   bool connected_ = false;
   State state_ = State::kIdle;
   UpdateId update_;
+  uint64_t image_ = 0;
   NonFiniteRule rule_ = NonFiniteRule::kKept;
   UpdateSender sender_;  // Last, so that staging has ended when the other members are destroyed.
 };

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/sha256.h"
 #include "core/base/status.h"
 #include "core/device/device.h"
 #include "core/engine/chunk_changes.h"
+#include "core/plan/byte_codec.h"
 #include "core/stage/quantise_piece.h"
 #include "core/tensor/quantisation.h"
 #include "kernels/copy.h"
@@ -224,19 +226,23 @@ bool StagedRoutes::PacksOnDevice(const Chunk& chunk, Reads reads) const {
   });
 }
 
+Registration StagedRoutes::SlotOf(uint32_t chunk, Reads reads, uint32_t slot) const {
+  const bool on_device = PacksOnDevice(list_.chunks[chunk], reads);
+  return {on_device ? area_.device_slots()->region() : area_.ring().region(),
+          area_.ring().OffsetOf(slot)};
+}
+
 void StagedRoutes::AppendWritesOf(uint32_t chunk, Reads reads, const BufferAccess& buffer,
-                                  uint64_t slot_offset, uint64_t size_bytes,
+                                  const Registration& packed, uint64_t size_bytes,
                                   std::vector<Write>& writes) {
   chunk_writes_.clear();
   AppendWrites(
       routes(), list_, list_.chunks[chunk], [&](uint32_t r) { return reads.sources && direct_[r]; },
       chunk_writes_);
-  const RegionId ring = PacksOnDevice(list_.chunks[chunk], reads) ? area_.device_slots()->region()
-                                                                  : area_.ring().region();
   for (const ChunkWrite& write : chunk_writes_) {
     if (size_bytes == 0) return;
     const RegionAccess& region = buffer.regions[write.destination_region];
-    Registration source = {ring, slot_offset};
+    Registration source = packed;
     if (write.source_region != ChunkWrite::kSlot) source = registrations_[write.source_region];
     writes.push_back(
         {.source = source.region,
@@ -315,6 +321,69 @@ void StagedRoutes::StageChanges(const ChunkInSlot& chunk) {
       routes(), list_.pieces_of(c), sources_, before_, slot, [this](uint32_t route, uint64_t sum) {
         sums_[route].fetch_add(sum, std::memory_order_relaxed);
       });
+}
+
+std::string StagedRoutes::ContentToShare(uint32_t chunk) const {
+  const Chunk& c = list_.chunks[chunk];
+  if (waits_[chunk] || direct_bytes_[chunk] == c.size_bytes) return {};
+  std::string content;
+  for (const Piece& piece : list_.pieces_of(c)) {
+    if (OnDevice(piece.route)) return {};
+    const RouteView route = routes()[piece.route];
+    const bool has_table = route.scale_table != kNoScaleTable;
+    // Tables are numbered as each plan needs them, and so are their regions.
+    AppendBytes(content, routes().reads_scales(piece.route) ? kNoScaleTable : route.source_region);
+    AppendBytes(content, route.source_offset_bytes);
+    AppendBytes(content, route.shape.transform);
+    AppendBytes(content, route.shape.source_element_bytes);
+    AppendBytes(content, route.shape.destination_element_bytes);
+    AppendBytes(content, route.shape.axes.size());
+    for (const Axis& axis : route.shape.axes) {
+      AppendBytes(content, axis.extent);
+      AppendBytes(content, axis.source_stride);
+    }
+    AppendBytes(content, piece.begin);
+    AppendBytes(content, piece.end);
+    AppendBytes(content, has_table);
+    if (!has_table) continue;
+    AppendTable(content, exchange().tables[route.scale_table]);
+    AppendBox(content, route.box);
+  }
+  return Sha256(content);
+}
+
+void StagedRoutes::PackShared(uint32_t chunk, Packed as, absl::Span<std::byte> memory,
+                              PackedChunk& result) {
+  const absl::Span<const Piece> pieces = list_.pieces_of(list_.chunks[chunk]);
+  result.bytes_to_post = memory.size();
+  if (as == Packed::kChanges) {
+    size_t p = 0;
+    result.bytes_to_post =
+        waybill::StageChanges(routes(), pieces, sources_, before_, memory,
+                              [&](uint32_t, uint64_t sum) { result.sums[p++] = sum; });
+  } else {
+    std::byte* at = memory.data();
+    for (size_t p = 0; p < pieces.size(); ++p) {
+      result.sums[p] = Stage(pieces[p], at, /*packed=*/true);
+      at += pieces[p].size_bytes();
+    }
+    kernels::StreamFence();
+  }
+  for (size_t p = 0; p < pieces.size(); ++p) {
+    const uint32_t table = routes().scale_table(pieces[p].route);
+    result.nonfinite[p] = table == kNoScaleTable ? 0 : scale_values_[table].nonfinite();
+  }
+}
+
+void StagedRoutes::TakePacked(uint32_t chunk, const PackedChunk& packed) {
+  bytes_to_post_[chunk] = packed.bytes_to_post;
+  const absl::Span<const Piece> pieces = list_.pieces_of(list_.chunks[chunk]);
+  for (size_t p = 0; p < pieces.size(); ++p) {
+    const uint32_t route = pieces[p].route;
+    sums_[route].fetch_add(packed.sums[p], std::memory_order_relaxed);
+    const uint32_t table = routes().scale_table(route);
+    if (table != kNoScaleTable) scale_values_[table].TakeNonFinite(packed.nonfinite[p]);
+  }
 }
 
 void StagedRoutes::DigestDirect(absl::Span<const uint32_t> chunks) {

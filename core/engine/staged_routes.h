@@ -10,12 +10,14 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/engine/receiver_link.h"
+#include "core/engine/shared_chunks.h"
 #include "core/engine/staging_area.h"
 #include "core/engine/staging_slots.h"
 #include "core/fabric/fabric.h"
@@ -110,14 +112,24 @@ class StagedRoutes {
   bool CanStageChanges(uint32_t chunk) const { return !before_.empty() && changes_[chunk]; }
   // Writes what changed in a chunk to its slot, or the chunk if that is shorter.
   void StageChanges(const ChunkInSlot& chunk);
+  // Returns what determines a chunk's bytes when they are packed from an image, or an empty text if
+  // the chunk is not to be shared: it is sent from the image itself, or lies on a device, or its
+  // scales depend on other trainers.
+  std::string ContentToShare(uint32_t chunk) const;
+  // Packs all of a chunk, or what changed in it.
+  void PackShared(uint32_t chunk, Packed as, absl::Span<std::byte> memory, PackedChunk& result);
+  // Takes over the digests, and what else is known, of a chunk that was packed.
+  void TakePacked(uint32_t chunk, const PackedChunk& packed);
   // Returns the number of bytes that post the chunk after StageChanges().
   uint64_t bytes_to_post(uint32_t chunk) const { return bytes_to_post_[chunk]; }
   // Computes the digests of the chunks' routes that are sent directly.
   void DigestDirect(absl::Span<const uint32_t> chunks);
-  // Appends the writes that post the first `size_bytes` of a chunk, whose staged bytes are in the
-  // slot at `slot_offset` of the ring. It does not allocate if `writes` has room for most_writes().
-  void AppendWritesOf(uint32_t chunk, Reads reads, const BufferAccess& buffer, uint64_t slot_offset,
-                      uint64_t size_bytes, std::vector<Write>& writes);
+  // Returns the memory from which a chunk in a slot of the ring is posted.
+  Registration SlotOf(uint32_t chunk, Reads reads, uint32_t slot) const;
+  // Appends the writes that post the first `size_bytes` of a chunk, whose staged bytes are in
+  // `packed`. It does not allocate if `writes` has room for most_writes().
+  void AppendWritesOf(uint32_t chunk, Reads reads, const BufferAccess& buffer,
+                      const Registration& packed, uint64_t size_bytes, std::vector<Write>& writes);
   // Returns the largest number of writes that a chunk takes.
   size_t most_writes() const { return most_writes_; }
 

@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "core/device/device.h"
 #include "core/engine/device_slots.h"
+#include "core/engine/shared_chunks.h"
 #include "core/fabric/fabric.h"
 #include "core/memory/registration_cache.h"
 #include "core/memory/staging_ring.h"
@@ -57,6 +58,7 @@ enum class SourcesAre : uint8_t {
 // memory must stay as it is during an update.
 struct VersionsInMemory {
   absl::Span<const MemorySpan> newest;  // Empty: the regions that were given with the plan.
+  uint64_t image = 0;                   // Counts the images that `newest` has held.
   uint64_t version_before = 0;          // 0: there is none.
   absl::Span<const MemorySpan> before;
 };
@@ -94,6 +96,8 @@ class StagingArea {
   const StagingRing& ring() const { return ring_; }
   SlotPool& slots() { return slots_; }
   const SlotPool& slots() const { return slots_; }
+  // The chunks that senders of images pack for each other.
+  SharedChunks& shared_chunks() { return shared_chunks_; }
   WorkPool& threads() { return threads_; }
   // Returns the largest number of bytes of the ring that were ever in use.
   uint64_t high_water_bytes() const { return slots_.high_water() * ring_.slot_bytes(); }
@@ -105,6 +109,7 @@ class StagingArea {
         registrations_(fabric, RegistrationCache::Use::kRead),
         ring_(ring),
         slots_(ring.slot_count()),
+        shared_chunks_(fabric),
         threads_(options.stage_threads) {}
 
   struct Source {
@@ -126,6 +131,7 @@ class StagingArea {
   std::string why_no_device_slots_;
   const StagingRing ring_;
   SlotPool slots_;
+  SharedChunks shared_chunks_;
   WorkPool threads_;
 };
 

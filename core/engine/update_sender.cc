@@ -33,6 +33,12 @@ UpdateSender::UpdateSender(Fabric* fabric, StagingArea* area, ReceiverLinks* lin
       schedule_(&area->slots()),
       slots_(fabric, area->ring(), &pool_,
              [this](absl::Span<const ChunkInSlot> chunks) { Stage(chunks); }),
+      sharing_(
+          fabric, &area->shared_chunks(), &pool_,
+          [this](uint32_t chunk, Packed as, absl::Span<std::byte> memory, PackedChunk& result) {
+            staged_->PackShared(chunk, as, memory, result);
+            timeline_.End(Stage::kStage);
+          }),
       early_batch_(
           [this](uint32_t i) {
             timeline_.Charge(Timeline::Work::kMaxima, [&] { staged_->RunEarlyTask(i); });
@@ -73,6 +79,7 @@ absl::Status UpdateSender::Grant(ReceiverLane& lane) {
 void UpdateSender::Reset() {
   StopStaging();
   schedule_.SetPeers({}, 0);
+  sharing_.Reset();
   state_ = State::kIdle;
   staged_.reset();  // Frees its device memory for the next plan.
 }
@@ -91,6 +98,7 @@ absl::Status UpdateSender::SetRoutes(std::unique_ptr<StagedRoutes> staged) {
   stored_ = std::make_unique<std::atomic<bool>[]>(staged_->chunk_count());
   released_.assign(staged_->chunk_count(), false);
   changes_only_.assign(staged_->chunk_count(), false);
+  sharing_.SetPlan(staged_->chunk_count());
   payloads_.reserve(staged_->chunk_count());
   digested_apart_.reserve(staged_->chunk_count());
   parts_.reserve(links_.links.size());
@@ -105,7 +113,21 @@ absl::Status UpdateSender::SetRoutes(std::unique_ptr<StagedRoutes> staged) {
   return absl::OkStatus();
 }
 
-void UpdateSender::Begin(const UpdateId& update, FinishRule finish) {
+void UpdateSender::ShareChunks() {
+  if (!area_.options().has_images()) return;
+  for (uint32_t c = 0; c < staged_->chunk_count(); ++c) {
+    if (links_.link_of_chunk[c]->lanes[links_.lane_of_chunk[c]].mapped()) continue;
+    const std::string content = staged_->ContentToShare(c);
+    if (content.empty()) continue;
+    sharing_.Share(c, content, staged_->chunk_size(c), staged_->chunk(c).piece_count);
+  }
+  const absl::Status reserved = area_.shared_chunks().Reserve();
+  for (ReceiverLink& link : links_.links) {
+    for (ReceiverLane& lane : link.lanes) lane.why_not_shared = std::string(reserved.message());
+  }
+}
+
+void UpdateSender::Begin(const UpdateId& update, FinishRule finish, uint64_t image) {
   update_ = update;
   counts_ = {};
   timeline_.Clear();
@@ -120,6 +142,7 @@ void UpdateSender::Begin(const UpdateId& update, FinishRule finish) {
   pool_.Run(early_batch_, staged_->early_task_count());
   // Stage only a part of the slots at a time, so that the network can send from the others.
   slots_.set_at_once(std::min(staged_->at_once(), std::max(ring().slot_count() / 4, 1u)));
+  sharing_.Begin(image);
   DescribeUpdate();
   schedule_.Begin(payloads_, parts_, finish);
   digests_begun_ = digested_apart_.empty();
@@ -182,14 +205,17 @@ void UpdateSender::DescribeUpdate() {
       const bool mapped = staged_->IsMapped(c, link.buffer(lane));
       changes_only_[c] =
           link.has_before && !mapped && staged_->CanStageChanges(c) && Announcement(link, c);
-      const uint64_t staged_bytes = staged_->staged_bytes(c, ReadsOf(c));
       if (mapped) {
         payload.way = SendWay::kStored;
+      } else if (staged_->staged_bytes(c, ReadsOf(c)) > 0 && TakesShared(link, c)) {
+        payload.way = SendWay::kDirect;
+        payload.held = true;
       } else {
+        const uint64_t staged_bytes = staged_->staged_bytes(c, ReadsOf(c));
         payload.way = staged_bytes > 0 ? SendWay::kStaged : SendWay::kDirect;
         payload.digested_apart = SendsUndigested(c) && !link.lanes[lane].copies_posts;
       }
-      if (payload.way != SendWay::kDirect) timeline_.Begin(Stage::kStage);
+      if (payload.way != SendWay::kDirect || sharing_.taken(c)) timeline_.Begin(Stage::kStage);
       if (sources_are_ == SourcesAre::kArriving) {
         payload.digested_apart = staged_->digests() == Digests::kOn;
       } else if (payload.digested_apart) {
@@ -200,8 +226,18 @@ void UpdateSender::DescribeUpdate() {
   }
 }
 
+// Returns true if the chunk is posted from the memory that receivers share.
+bool UpdateSender::TakesShared(const ReceiverLink& link, uint32_t chunk) {
+  if (sources_are_ != SourcesAre::kThere) return false;
+  Packed as = staged_->digests() == Digests::kOn ? Packed::kWhole : Packed::kUndigested;
+  if (changes_only_[chunk]) as = Packed::kChanges;
+  ReceiverLane& lane = links_.links[link.index].lanes[links_.lane_of_chunk[chunk]];
+  return area_.shared_chunks().GrantTo(lane.id, lane.shared_granted).ok() &&
+         sharing_.Take(chunk, as);
+}
+
 StagedRoutes::Reads UpdateSender::ReadsOf(uint32_t chunk) const {
-  if (changes_only_[chunk]) return {};
+  if (changes_only_[chunk] || sharing_.taken(chunk)) return {};
   const ReceiverLane& lane = links_.link_of_chunk[chunk]->lanes[links_.lane_of_chunk[chunk]];
   return {.sources = lane.reads_sources && staged_->sources_are_registered(),
           .device_slots = lane.reads_device_slots};
@@ -269,6 +305,7 @@ void UpdateSender::Run() {
     ReportProgress();
     for (; schedule_.Next(command); more = true) Execute(command);
     more = RunStores() || more;
+    more = sharing_.BeginPacking() || more;
     more = slots_.Begin() || more;
   }
 }
@@ -285,6 +322,12 @@ void UpdateSender::ReportProgress() {
     }
   }
   slots_.ForEachWritten([this](uint32_t slot) { schedule_.OnStaged(slot); });
+  sharing_.ForEachPacked([this](uint32_t chunk, bool own) {
+    const SharedChunk& shared = sharing_.of(chunk);
+    staged_->TakePacked(chunk, shared.result);
+    if (own) counts_.staged_bytes += shared.size_bytes;
+    schedule_.Release(chunk);
+  });
   // An update that a device failed to stage must not be finished.
   if (state_ == State::kSending && !refused_) {
     if (absl::Status status = staged_->status(); !status.ok()) Refuse(std::move(status));
@@ -386,15 +429,23 @@ void UpdateSender::PostChunk(const SendCommand& command) {
   writes_.clear();
   const bool direct = command.slot == SendSchedule::kNoSlot;
   const uint64_t posted_bytes = BytesToPost(command.payload);
-  staged_->AppendWritesOf(command.payload, ReadsOf(command.payload),
-                          LinkOf(command).buffer(command.lane.index),
-                          direct ? 0 : ring().OffsetOf(command.slot), posted_bytes, writes_);
+  const StagedRoutes::Reads reads = ReadsOf(command.payload);
+  Registration packed;
+  if (sharing_.taken(command.payload)) {
+    packed = sharing_.of(command.payload).registration;
+  } else if (!direct) {
+    packed = staged_->SlotOf(command.payload, reads, command.slot);
+  }
+  staged_->AppendWritesOf(command.payload, reads, LinkOf(command).buffer(command.lane.index),
+                          packed, posted_bytes, writes_);
   const std::optional<uint32_t> immediate = Announcement(LinkOf(command), command.payload);
   if (!Post(command, immediate, direct ? kNoSlotToken : command.slot)) return;
   if (LaneOf(command).copies_posts && SendsUndigested(command.payload)) {
     staged_->DigestDirect({&command.payload, 1});  // The bytes are still in the cache.
   }
-  counts_.staged_bytes += staged_->staged_bytes(command.payload, ReadsOf(command.payload));
+  if (!sharing_.taken(command.payload)) {
+    counts_.staged_bytes += staged_->staged_bytes(command.payload, reads);
+  }
   counts_.spared_bytes += staged_->chunk_size(command.payload) - posted_bytes;
   timeline_.End(Stage::kPost);
 }
@@ -497,6 +548,8 @@ void UpdateSender::Refuse(absl::Status why) {
 }
 
 void UpdateSender::End(Result result) {
+  // What is still packed for receivers that have failed must not read the next image.
+  sharing_.End();
   state_ = State::kIdle;
   ended_(result, absl::OkStatus());
 }
@@ -511,6 +564,7 @@ void UpdateSender::StopStaging() {
   pool_.Cancel(digest_batch_);
   digested_apart_.clear();
   slots_.Cancel();
+  sharing_.End();
   for (ReceiverLink& link : links_.links) {
     link.stores_left.store(0, std::memory_order_relaxed);
     link.digests_left.store(0, std::memory_order_relaxed);

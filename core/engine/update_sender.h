@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "core/engine/maxima_exchange.h"
 #include "core/engine/receiver_link.h"
+#include "core/engine/shared_chunks.h"
 #include "core/engine/staged_routes.h"
 #include "core/engine/staging_area.h"
 #include "core/engine/staging_slots.h"
@@ -61,6 +62,10 @@ class UpdateSender {
   //
   // kResourceExhausted: out of memory for the ledgers.
   absl::Status SetRoutes(std::unique_ptr<StagedRoutes> staged);
+  // Finds the chunks that several receivers want alike, and reserves memory for them. If that
+  // fails, they are packed for each receiver, and the lanes say why. Call it when the lanes are
+  // connected.
+  void ShareChunks();
   StagedRoutes& routes() { return *staged_; }
   const StagedRoutes& routes() const { return *staged_; }
 
@@ -76,8 +81,8 @@ class UpdateSender {
   void GiveDigest(uint32_t route, uint64_t digest);
 
   // Begins to send to every receiver that takes part. The routes and the exchange have begun the
-  // update.
-  void Begin(const UpdateId& update, FinishRule finish);
+  // update, from this image (VersionsInMemory::image).
+  void Begin(const UpdateId& update, FinishRule finish, uint64_t image);
   // Makes progress.
   void Step();
   // Ends the update; kStopped follows. No thread stages anything when this returns.
@@ -111,6 +116,7 @@ class UpdateSender {
   bool RunStores();
   void Store(uint32_t place);
   void AnnounceStores();
+  bool TakesShared(const ReceiverLink& link, uint32_t chunk);
   StagedRoutes::Reads ReadsOf(uint32_t chunk) const;
   void Stage(absl::Span<const ChunkInSlot> chunks);
   bool SendsUndigested(uint32_t chunk) const;
@@ -135,7 +141,7 @@ class UpdateSender {
   const ResultSink ended_;
   const FailureSink failed_;
 
-  const StagingArea& area_;
+  StagingArea& area_;
   WorkPool& pool_;
 
   std::unique_ptr<StagedRoutes> staged_;
@@ -163,6 +169,7 @@ class UpdateSender {
   std::vector<uint32_t> digested_apart_;  // Chunks.
   bool digests_begun_ = false;
   StagingSlots slots_;
+  ChunkSharing sharing_;
   std::vector<Write> writes_;
   Region ledgers_;  // In host memory: the entries of all routes, as they are posted.
   WorkPool::Batch early_batch_;

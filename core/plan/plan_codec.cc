@@ -54,11 +54,6 @@ struct MessageRecord {
   uint32_t into_count;
 };
 
-void AppendBox(std::string& out, const Box& box) {
-  for (const int64_t begin : box.begins()) AppendBytes(out, begin);
-  for (const int64_t end : box.ends()) AppendBytes(out, end);
-}
-
 bool ReadNumbers(ByteReader& reader, absl::Span<int64_t> numbers) {
   for (int64_t& number : numbers) {
     if (!reader.Read(number)) return false;
@@ -72,33 +67,6 @@ bool ReadBox(ByteReader& reader, size_t dimensions, Box& box) {
                     ReadNumbers(reader, {ends.data(), dimensions});
   if (read) box = Box({begins.data(), dimensions}, {ends.data(), dimensions});
   return read && CheckedElementCount(box).value_or(0) > 0;
-}
-
-void AppendTable(std::string& out, const ScaleTable& table) {
-  const Quantisation& q = table.quantisation;
-  AppendBytes(out, TableRecord{.shard = table.shard,
-                               .source_region = table.source_region,
-                               .source_offset_bytes = table.source_offset_bytes,
-                               .block = {table.block.rows, table.block.columns},
-                               .cell = {table.cell.rows, table.cell.columns},
-                               .block_rows = q.block_rows,
-                               .block_columns = q.block_columns,
-                               .scale_rows = q.scale_rows,
-                               .scale_columns = q.scale_columns,
-                               .epsilon_bits = std::bit_cast<uint32_t>(q.epsilon),
-                               .source_dtype = static_cast<uint8_t>(table.source_dtype),
-                               .dtype = static_cast<uint8_t>(q.dtype),
-                               .from = static_cast<uint8_t>(q.from),
-                               .scale_dtype = static_cast<uint8_t>(q.scale_dtype),
-                               .rounding = static_cast<uint8_t>(q.rounding),
-                               .division = static_cast<uint8_t>(q.division),
-                               .stores_reciprocal = q.stores_reciprocal,
-                               .dimensions = static_cast<uint8_t>(table.box.dimensions()),
-                               .reserved = {}});
-  for (const int64_t stride : table.source_strides) AppendBytes(out, stride);
-  AppendBox(out, table.box);
-  AppendBox(out, table.blocks);
-  AppendBox(out, table.cells);
 }
 
 absl::Status ReadTable(ByteReader& reader, ScaleTable& table) {
@@ -194,6 +162,38 @@ absl::Status ReadMessages(ByteReader& reader, const Exchange& exchange,
 }
 
 }  // namespace
+
+void AppendBox(std::string& out, const Box& box) {
+  for (const int64_t begin : box.begins()) AppendBytes(out, begin);
+  for (const int64_t end : box.ends()) AppendBytes(out, end);
+}
+
+void AppendTable(std::string& out, const ScaleTable& table) {
+  const Quantisation& q = table.quantisation;
+  AppendBytes(out, TableRecord{.shard = table.shard,
+                               .source_region = table.source_region,
+                               .source_offset_bytes = table.source_offset_bytes,
+                               .block = {table.block.rows, table.block.columns},
+                               .cell = {table.cell.rows, table.cell.columns},
+                               .block_rows = q.block_rows,
+                               .block_columns = q.block_columns,
+                               .scale_rows = q.scale_rows,
+                               .scale_columns = q.scale_columns,
+                               .epsilon_bits = std::bit_cast<uint32_t>(q.epsilon),
+                               .source_dtype = static_cast<uint8_t>(table.source_dtype),
+                               .dtype = static_cast<uint8_t>(q.dtype),
+                               .from = static_cast<uint8_t>(q.from),
+                               .scale_dtype = static_cast<uint8_t>(q.scale_dtype),
+                               .rounding = static_cast<uint8_t>(q.rounding),
+                               .division = static_cast<uint8_t>(q.division),
+                               .stores_reciprocal = q.stores_reciprocal,
+                               .dimensions = static_cast<uint8_t>(table.box.dimensions()),
+                               .reserved = {}});
+  for (const int64_t stride : table.source_strides) AppendBytes(out, stride);
+  AppendBox(out, table.box);
+  AppendBox(out, table.blocks);
+  AppendBox(out, table.cells);
+}
 
 std::string EncodeRankPlan(const BundledRoutes& routes, const Exchange& exchange) {
   const std::string encoded_routes = EncodeBundledRoutes(routes);

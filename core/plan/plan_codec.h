@@ -29,6 +29,10 @@ std::string EncodeRankPlan(const BundledRoutes& routes, const Exchange& exchange
 // do not fit together.
 absl::StatusOr<RankPlan> DecodeRankPlan(absl::string_view bytes);
 
+// Append a box, or all that a scale table is computed from and where, as they are encoded.
+void AppendBox(std::string& out, const Box& box);
+void AppendTable(std::string& out, const ScaleTable& table);
+
 // Checks that the parts of a sender's plan fit together, which the engine relies on. Do not call it
 // for a receiver's plan, whose routes name scale tables of their senders that are not part of the
 // plan.

@@ -98,9 +98,10 @@ struct LaneRate {
 // Counters of one update, kept by the sender. Updates of equal plans have equal counts.
 struct TransferCounts {
   uint64_t bytes = 0;
-  uint64_t writes = 0;        // Writes posted to a fabric.
-  uint64_t stores = 0;        // Chunks stored at their final address through a mapping.
-  uint64_t staged_bytes = 0;  // Bytes that were packed into a slot before they were posted.
+  uint64_t writes = 0;  // Writes posted to a fabric.
+  uint64_t stores = 0;  // Chunks stored at their final address through a mapping.
+  // Bytes that were packed before they were posted; what receivers share counts once.
+  uint64_t staged_bytes = 0;
   uint64_t spared_bytes = 0;  // Bytes that did not travel, because only what changed did.
   uint64_t immediates = 0;
   // Messages to co-owners of blocks.

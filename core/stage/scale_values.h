@@ -4,6 +4,7 @@
 #ifndef WAYBILL_CORE_STAGE_SCALE_VALUES_H_
 #define WAYBILL_CORE_STAGE_SCALE_VALUES_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -76,6 +77,10 @@ class ScaleValues {
   // Returns the number of NaNs and infinities among this shard's elements, as far as scales have
   // been computed.
   uint64_t nonfinite() const { return nonfinite_.load(std::memory_order_relaxed); }
+  // Takes over what was found where the same elements were quantised before.
+  void TakeNonFinite(uint64_t found) {
+    nonfinite_.store(std::max(nonfinite(), found), std::memory_order_relaxed);
+  }
 
  private:
   enum class State : uint32_t { kUnknown, kClaimed, kKnown };

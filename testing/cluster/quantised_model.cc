@@ -69,7 +69,8 @@ class QuantisedModel final : public ClusterModel {
     Box box = Box::Whole(options_.shape);
     const int d = box.dimensions() - (options_.by_columns ? 1 : 2);
     const int64_t each = (box.end(d) + options_.workers - 1) / options_.workers;
-    box.Set(d, std::min(box.end(d), each * w), std::min(box.end(d), each * (w + 1)));
+    const int64_t begin = each * (w % options_.workers);
+    box.Set(d, std::min(box.end(d), begin), std::min(box.end(d), begin + each));
     const Box cells = CellsMeeting(box, ScaleExtents(q, options_.shape));
     Manifest m;
     m.AddTensor("w", options_.shape, Dtype::kBf16);

@@ -20,7 +20,8 @@ struct QuantisedModelOptions {
   Quantisation quantisation = {.block_rows = 16, .block_columns = 16};
   Dtype dtype = Dtype::kBf16;              // The trainers' type.
   std::vector<std::vector<Box>> trainers;  // The parts of each trainer, which cover the matrix.
-  uint32_t workers = 2;                    // They hold equal parts of the rows, or of the columns.
+  // They hold equal parts of the rows, or of the columns; further ones hold the same again.
+  uint32_t workers = 2;
   bool by_columns = false;
   // From this version on some elements are NaN or infinite. 0: never.
   uint64_t nonfinite_from = 0;

@@ -280,29 +280,12 @@ TEST(CatchUpFault, ALenderThatGetsNoMemoryForTheLoanTakesLaterVersions) {
   EXPECT_TRUE(job.Shows(0, 4));
 }
 
-// Every worker holds all of a matrix, quantised.
-class AllQuantised final : public ClusterModel {
- public:
-  Manifest Trainer(uint32_t t) const override { return model_->Trainer(t); }
-  Manifest Worker(uint32_t) const override { return model_->Worker(0); }
-  void Fill(uint64_t version, const Manifest& trainer, std::byte* memory) const override {
-    model_->Fill(version, trainer, memory);
-  }
-  void Expect(uint64_t version, const Manifest& worker,
-              std::vector<std::vector<std::byte>>& regions) const override {
-    model_->Expect(version, worker, regions);
-  }
-
- private:
-  const std::shared_ptr<const ClusterModel> model_ = MakeQuantisedModel(
-      {.trainers = {{Box({0, 0}, {20, 40})}, {Box({20, 0}, {48, 40})}}, .workers = 1});
-};
-
 TEST(CatchUpQuantised, WhatIsServedQuantisedIsLentAsItLies) {
   Job job({.trainers = 2,
            .workers = 2,
            .groups = {"a", "b"},
-           .model = std::make_shared<AllQuantised>()});
+           .model = MakeQuantisedModel(
+               {.trainers = {{Box({0, 0}, {20, 40})}, {Box({20, 0}, {48, 40})}}, .workers = 1})});
   ASSERT_EQ(job.StartController().message(), "");
   ASSERT_EQ(job.JoinAll().message(), "");
   PublishToAll(job, 1);

@@ -6,12 +6,15 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <memory>
 #include <set>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "core/fabric/choice/make_fabric.h"
+#include "testing/cluster/quantised_model.h"
 #include "testing/job/job.h"
 
 namespace waybill {
@@ -188,6 +191,132 @@ TEST_P(Images, ATrainerThatLeavesEndsWhatWaits) {
   EXPECT_FALSE(waiting.ok());
 }
 
+// Eight groups of one worker each, over TCP.
+class SharedImages : public testing::TestWithParam<uint32_t> {
+ protected:
+  static constexpr uint64_t kTensorBytes = Job::kRows * Job::kColumns * 2;
+
+  static JobOptions Options(std::shared_ptr<const ClusterModel> model) {
+    JobOptions options{.trainers = 2,
+                       .workers = 8,
+                       .groups = {"a", "b", "c", "d", "e", "f", "g", "h"},
+                       .model = std::move(model)};
+    options.make_fabric = [](const std::string&) {
+      return *MakeFabric({.forced = FabricKind::kTcp, .host = "127.0.0.1"});
+    };
+    return options;
+  }
+  void Join(bool changes = false) {
+    for (uint32_t t = 0; t < 2; ++t) {
+      SenderEngineOptions& engine = job_.trainer_options(t).engine;
+      engine.images = true;
+      engine.changes = changes;
+      engine.stage_threads = GetParam();
+      engine.announced_bytes = 1;
+    }
+    ASSERT_EQ(job_.StartController().message(), "");
+    ASSERT_EQ(job_.JoinAll().message(), "");
+  }
+  void Publish(uint64_t version) {
+    for (const absl::Status& status : job_.PublishAll(version)) EXPECT_EQ(status.message(), "");
+    for (uint32_t w = 0; w < 8; ++w) {
+      EXPECT_EQ(job_.worker(w)->AwaitShown(version, absl::Seconds(20)).message(), "");
+      EXPECT_TRUE(job_.Shows(w, version)) << w;
+    }
+  }
+  // Expects that so many bytes are staged by now. A version is often shown before its trainers have
+  // heard that all of it has arrived, and they count it only then.
+  void ExpectStaged(uint64_t bytes) {
+    const auto staged = [this] {
+      return job_.trainer(0)->report().total.staged_bytes +
+             job_.trainer(1)->report().total.staged_bytes;
+    };
+    while (staged() < bytes) std::this_thread::yield();
+    EXPECT_EQ(staged(), bytes);
+  }
+
+  explicit SharedImages(std::shared_ptr<const ClusterModel> model = nullptr)
+      : job_(Options(std::move(model))) {}
+
+  Job job_;
+};
+
+// Each worker holds all of a matrix, quantised in blocks of 16 x 16.
+class SharedQuantisedImages : public SharedImages {
+ protected:
+  static constexpr int64_t kColumns = 40;
+  static constexpr uint64_t kQuantisedBytes = 48 * kColumns;
+  static constexpr uint64_t kScaleBytes = 3 * 3 * 4;
+
+  explicit SharedQuantisedImages(int64_t rows_of_trainer_0 = 32)
+      : SharedImages(
+            MakeQuantisedModel({.trainers = {{Box({0, 0}, {rows_of_trainer_0, kColumns})},
+                                             {Box({rows_of_trainer_0, 0}, {48, kColumns})}},
+                                .workers = 1,
+                                .nonfinite_from = 4})) {}
+};
+
+// The trainers hold parts of the same blocks, and trade their maxima for each group.
+class SharedImagesOfTradedScales : public SharedQuantisedImages {
+ protected:
+  SharedImagesOfTradedScales() : SharedQuantisedImages(20) {}
+};
+
+TEST_P(SharedImages, WhatEightGroupsWantAlikeIsStagedOnce) {
+  Join();
+  for (uint64_t version = 1; version <= 3; ++version) {
+    Publish(version);
+    ExpectStaged(version * kTensorBytes);
+  }
+}
+
+TEST_P(SharedQuantisedImages, WhatIsQuantisedAlikeForEightGroupsIsQuantisedOnce) {
+  Join();
+  for (uint64_t version = 1; version <= 3; ++version) {
+    Publish(version);
+    ExpectStaged(version * (kQuantisedBytes + kScaleBytes));
+  }
+}
+
+TEST_P(SharedQuantisedImages, NoGroupShowsNonFiniteElementsThatWereQuantisedForAnother) {
+  Join();
+  Publish(3);
+  (void)job_.PublishAll(4, {.timeout = absl::Seconds(20), .fail_on_nonfinite = true});
+  const auto outcomes = job_.trainer(0)->AwaitOutcome(absl::Seconds(20));
+  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+  ASSERT_EQ(outcomes->size(), 8u);
+  for (const GroupOutcome& outcome : *outcomes) EXPECT_FALSE(outcome.committed) << outcome.group;
+  for (uint32_t w = 0; w < 8; ++w) EXPECT_TRUE(job_.Shows(w, 3)) << w;
+}
+
+TEST_P(SharedImagesOfTradedScales, WhatDependsOnOtherTrainersIsQuantisedForEachGroup) {
+  Join();
+  Publish(1);
+  ExpectStaged(8 * (kQuantisedBytes + kScaleBytes));
+}
+
+TEST_P(SharedImages, WhatHasChangedForEightGroupsIsStagedOnce) {
+  Join(/*changes=*/true);
+  for (uint64_t version = 1; version <= 3; ++version) {
+    Publish(version);
+    ExpectStaged(version * kTensorBytes);
+  }
+}
+
+TEST_P(SharedImages, AGroupThatComesLateTakesWhatIsStaged) {
+  Join();
+  Publish(1);
+  job_.worker(7).reset();
+  ASSERT_EQ(job_.JoinWorker(7).message(), "");
+  EXPECT_EQ(job_.worker(7)->AwaitShown(1, absl::Seconds(20)).message(), "");
+  ExpectStaged(kTensorBytes);
+  Publish(2);
+  ExpectStaged(2 * kTensorBytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, SharedImages, testing::Values(0, 2));
+INSTANTIATE_TEST_SUITE_P(Threads, SharedQuantisedImages, testing::Values(0, 2));
+INSTANTIATE_TEST_SUITE_P(Threads, SharedImagesOfTradedScales, testing::Values(0, 2));
 INSTANTIATE_TEST_SUITE_P(Threads, Images, testing::Values(0, 2));
 INSTANTIATE_TEST_SUITE_P(Threads, FetchedImages, testing::Values(0, 2));
 INSTANTIATE_TEST_SUITE_P(Threads, RequiredFetchedImages, testing::Values(0, 2));

@@ -185,7 +185,10 @@ class Trainer(Rank):
                    version is sent from the copy. The tensors may change once they are copied, which
                    ends the publish, and the copy serves groups that have missed the version until
                    the next one is published. The next publish waits until the version has been
-                   sent. What fails after the publish has ended is told with the outcome.
+                   sent. What fails after the publish has ended is told with the outcome. What
+                   several workers want alike and cannot be sent from the copy itself is cast,
+                   quantised or packed once for all of them, in memory that the host reserves for it
+                   when the second of them joins.
     changes        True: as `images`, and joining reserves as much again for the version before.
                    Workers that show that version, in shadow or shadow-copy mode and in host memory,
                    get what changed since, tensor by tensor in pieces of 1 MiB, where that is
@@ -433,7 +436,8 @@ class Trainer(Rank):
         digests            False: workers do not verify what arrives, and replicas are not compared.
         fail_on_nonfinite  True: a group does not show the version if NaNs or infinities are among
                            the elements that this trainer quantises for it. Other groups may show
-                           it.
+                           it. With images, those of a tensor count for all groups for which parts
+                           of the tensor are quantised together.
         hold               True: the memory stays as it is after the publish, until release(). A
                            group that has missed the version, and to which no other group can lend
                            it, gets it from the trainers, if all of them hold it. Versions whose
