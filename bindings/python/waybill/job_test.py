@@ -259,3 +259,22 @@ def test_arrays_of_one_allocation_are_one_region():
         assert len(trainer._regions) == len(worker._regions) == 1
         trainer.publish(1).committed.wait(PATIENCE)
     numpy.testing.assert_array_equal(target, whole)
+
+
+def test_receive_returns_no_version_twice():
+    with Job() as job:
+        weights = numpy.zeros(8, numpy.float32)
+        trainer, worker = job.trainer(), job.worker()
+        trainer.add("w", weights)
+        worker.add("w", shape=(8,), dtype="F32")
+        job.join()
+        trainer.publish(1, deadline=PATIENCE).committed.wait(PATIENCE)
+        assert worker._pump.until(lambda: bool(worker._unread), PATIENCE)
+        late = list(worker._unread)  # Its Commit comes after receive() has seen what is shown.
+        worker._unread.clear()
+        assert worker.receive(1, deadline=PATIENCE) == 1
+        worker._unread.extend(late)
+        with pytest.raises(waybill.DeadlineExceeded):
+            worker.receive(deadline=0.1)
+        trainer.publish(2, deadline=PATIENCE)
+        assert worker.receive(deadline=PATIENCE) == 2

@@ -263,6 +263,8 @@ class Worker(Rank):
         self._controller, self._token = controller, token
         self._gpu = gpu
         self._received_version = 0  # The newest version whose Commit receive() has answered.
+        # The version that receive() has returned although its Commit had not come yet; 0: none.
+        self._returned_early = 0
 
     def add(
         self,
@@ -456,11 +458,16 @@ class Worker(Rank):
                 raise DeadlineExceeded(f"{wanted} was not shown within {deadline} s")
             if not self._unread:
                 if shown():
+                    if newest() > self._received_version:
+                        self._returned_early = newest()
                     return newest()
                 raise Cancelled("the worker has left")
             event = self._unread.popleft()
             wanted_one = version is None or event.version >= version
             if isinstance(event, Commit):
+                if version is None and event.version == self._returned_early:
+                    wanted_one = False
+                self._returned_early = 0
                 error = self._answer(event, None, after_commit)
                 if error is not None:
                     raise error
