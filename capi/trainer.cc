@@ -122,7 +122,7 @@ class TrainerObject final : public Rank {
     json["joined"] = CheckJoined().ok();
     json["ring_bytes"] = engine_.ring_bytes;
     json["images"] = engine_.has_images();
-    json["changes"] = engine_.changes;
+    json["changes"] = Name(engine_.changes);
     json["ring_high_water_bytes"] = report.ring_high_water_bytes;
     json["groups"] = report.groups;
     json["lanes"] = LanesToJson(report.lanes);
@@ -209,7 +209,11 @@ absl::StatusOr<std::shared_ptr<TrainerObject>> CreateTrainer(
   if (device != nullptr) engine = SenderEngineOptions::ForGpu();
   if (options.ring_bytes != 0) engine.ring_bytes = options.ring_bytes;
   if (options.stage_threads != 0) engine.stage_threads = options.stage_threads;
-  engine.changes = options.changes != 0;
+  if (options.changes > WAYBILL_CHANGES_ALWAYS) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("changes is ", options.changes, "; the largest is ", WAYBILL_CHANGES_ALWAYS));
+  }
+  engine.changes = static_cast<Changes>(options.changes);
   engine.images = options.images != 0;
   auto trainer =
       std::make_shared<TrainerObject>(std::move(parts), regions, engine, std::move(device));

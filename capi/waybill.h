@@ -773,6 +773,14 @@ typedef struct waybill_progress {
 
 /* ---- trainer ---- */
 
+/* Whether a trainer sends everything, or only what changed since the version before. */
+enum {
+  WAYBILL_CHANGES_NEVER = 0,
+  /* To groups that get it sooner so than everything. */
+  WAYBILL_CHANGES_AUTO = 1,
+  WAYBILL_CHANGES_ALWAYS = 2
+};
+
 typedef struct waybill_trainer_options { /* From capi/options.toml. */
   size_t struct_size;
   /* The trainer's identity, and how it reaches its peers. */
@@ -795,12 +803,14 @@ typedef struct waybill_trainer_options { /* From capi/options.toml. */
    * several workers want alike and cannot be sent from the copy itself is cast, quantised or packed
    * once for all of them, in memory that the host reserves for it when the second of them joins. */
   uint32_t images;
-  /* 1: as `images`, and joining reserves as much again for the version before. Workers that show
-   * that version, in shadow or shadow-copy mode and in host memory, get what changed since, tensor
-   * by tensor in pieces of 1 MiB, where that is shorter, and complete the rest themselves; the
-   * digests of all bytes are compared as ever. Other workers, and tensors that are quantised on the
-   * way, get everything. It costs processor time on both sides, so it pays where the network is
-   * slow. kUnimplemented for tensors in GPU memory. */
+  /* Whether only what changed since the version before travels: WAYBILL_CHANGES_*. With auto and
+   * always, joining reserves as much again for that version, beside what `images` reserves, which
+   * it implies. Workers that show that version, in shadow or shadow-copy mode and in host memory,
+   * get what changed since, tensor by tensor in pieces of 1 MiB, where that is shorter, and
+   * complete the rest themselves; the digests of all bytes are compared as ever. Other workers, and
+   * tensors that are quantised on the way, get everything. It costs processor time on both sides:
+   * with auto, each group gets what reached it sooner lately, and the slower way is tried again now
+   * and then. Not for tensors in GPU memory. Default: never. */
   uint32_t changes;
   waybill_queue_t* queue;
 } waybill_trainer_options_t;

@@ -131,13 +131,15 @@ type TrainerOptions struct {
 	// several workers want alike and cannot be sent from the copy itself is cast, quantised or packed
 	// once for all of them, in memory that the host reserves for it when the second of them joins.
 	Images bool
-	// True: as `images`, and joining reserves as much again for the version before. Workers that show
-	// that version, in shadow or shadow-copy mode and in host memory, get what changed since, tensor
-	// by tensor in pieces of 1 MiB, where that is shorter, and complete the rest themselves; the
-	// digests of all bytes are compared as ever. Other workers, and tensors that are quantised on the
-	// way, get everything. It costs processor time on both sides, so it pays where the network is
-	// slow. kUnimplemented for tensors in GPU memory.
-	Changes bool
+	// Whether only what changed since the version before travels: ChangesNever, ChangesAuto or
+	// ChangesAlways. With auto and always, joining reserves as much again for that version, beside
+	// what `images` reserves, which it implies. Workers that show that version, in shadow or
+	// shadow-copy mode and in host memory, get what changed since, tensor by tensor in pieces of 1
+	// MiB, where that is shorter, and complete the rest themselves; the digests of all bytes are
+	// compared as ever. Other workers, and tensors that are quantised on the way, get everything. It
+	// costs processor time on both sides: with auto, each group gets what reached it sooner lately,
+	// and the slower way is tried again now and then. Not for tensors in GPU memory. Default: never.
+	Changes Changes
 }
 
 // writeTo sets the fields of the C struct that these options describe.
@@ -145,7 +147,7 @@ func (o *TrainerOptions) writeTo(c *C.waybill_trainer_options_t, a *arguments) {
 	c.stage_threads = C.uint32_t(o.StageThreads)
 	c.ring_bytes = C.uint64_t(o.RingBytes)
 	c.images = flag(o.Images)
-	c.changes = flag(o.Changes)
+	c.changes = C.uint32_t(o.Changes)
 }
 
 // WorkerOptions are the options of a worker. The zero value of a field selects its default.

@@ -13,6 +13,15 @@ import (
 	"runtime"
 )
 
+// Changes say whether a trainer sends everything, or only what changed since the version before.
+type Changes uint32
+
+const (
+	ChangesNever  Changes = C.WAYBILL_CHANGES_NEVER
+	ChangesAuto   Changes = C.WAYBILL_CHANGES_AUTO // To groups that get it sooner so than everything.
+	ChangesAlways Changes = C.WAYBILL_CHANGES_ALWAYS
+)
+
 // A Trainer is a rank that holds new weights. Its calls are carried out one after the other, in the
 // order they came in.
 type Trainer struct {

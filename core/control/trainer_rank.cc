@@ -28,8 +28,10 @@ absl::StatusOr<std::unique_ptr<TrainerRank>> TrainerRank::Create(
   std::unique_ptr<Image> image;
   if (engine.has_images()) {
     WAYBILL_ASSIGN_OR_RETURN(
-        image, Image::Create(regions, engine.changes ? VersionsKept::kTwo : VersionsKept::kNewest,
-                             engine.stage_threads, [fabric] { fabric->Wake(); }));
+        image,
+        Image::Create(
+            regions, engine.changes == Changes::kNever ? VersionsKept::kNewest : VersionsKept::kTwo,
+            engine.stage_threads, [fabric] { fabric->Wake(); }));
     regions = image->regions();
   }
   std::unique_ptr<TrainerRank> rank(new TrainerRank(std::move(options), std::move(manifest),
@@ -226,10 +228,38 @@ absl::Status TrainerRank::Start(const std::string& name, const UpdateId& update,
   const absl::Time begin = SteadyNow();
   absl::Status status = group.sender->Start(
       update, start, publish.fail_on_nonfinite ? NonFiniteRule::kRefused : NonFiniteRule::kKept,
-      SourcesAre::kThere, images_ ? images_->versions() : VersionsInMemory{});
+      SourcesAre::kThere, images_ ? Choose(group, publish, start) : VersionsInMemory{});
   report_.enqueued += SteadyNow() - begin;
   ++report_changes_;
   return status;
+}
+
+VersionsInMemory TrainerRank::Choose(Group& group, const PublishCommand& publish,
+                                     const proto::Start& start) {
+  VersionsInMemory versions = images_->versions();
+  group.timed.reset();
+  if (staging_->options().changes != Changes::kAuto) return versions;
+  const auto has_base = [&](const proto::Target& target) {
+    return versions.version_before != 0 && target.base() == versions.version_before;
+  };
+  const auto bases = std::count_if(start.targets().begin(), start.targets().end(), has_base);
+  const bool all = bases == start.targets_size(), none = bases == 0;
+  Sent sent = none ? Sent::kEverything : Sent::kChanges;
+  if (all && !none) sent = group.choice.Next();
+  if (sent == Sent::kEverything) versions.version_before = 0;
+  // The time of a commit that waits for a word says nothing.
+  if ((all || none) && !publish.hold_commit) group.timed = {publish.version, sent, now_};
+  return versions;
+}
+
+void TrainerRank::NoteOutcome(const Notice& outcome) {
+  const auto group = groups_.find(outcome.group);
+  if (group == groups_.end() || !group->second.timed ||
+      group->second.timed->version != outcome.version) {
+    return;
+  }
+  const Timed timed = *std::exchange(group->second.timed, std::nullopt);
+  if (outcome.status.ok()) group->second.choice.Record(timed.sent, now_ - timed.begun);
 }
 
 void TrainerRank::ForgetGroup(const std::string& group) {

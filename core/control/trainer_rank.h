@@ -12,6 +12,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/control/changes_choice.h"
 #include "core/control/group_sender.h"
 #include "core/control/image_publisher.h"
 #include "core/control/rank_actions.h"
@@ -82,6 +84,7 @@ class TrainerRank final : private TrainerHost {
   void Send(proto::RankMessage message) override { actions_.Send(std::move(message)); }
   void Tell(Notice notice) override {
     ++report_changes_;
+    if (notice.kind == Notice::Kind::kOutcome) NoteOutcome(notice);
     images_ ? images_->OnNotice(std::move(notice)) : actions_.Tell(std::move(notice));
   }
   proto::RankReport MakeReport() const override { return EncodeReport(report(), fabric_); }
@@ -98,6 +101,13 @@ class TrainerRank final : private TrainerHost {
   void StopNow(const std::string& group) override { groups_.at(group).sender->engine().StopNow(); }
   void ForgetGroup(const std::string& group) override;
 
+  // An update whose time counts for a choice.
+  struct Timed {
+    uint64_t version = 0;
+    Sent sent = Sent::kEverything;
+    absl::Time begun;
+  };
+
   // The state that this trainer keeps of one group.
   struct Group {
     std::unique_ptr<GroupSender> sender;
@@ -105,9 +115,15 @@ class TrainerRank final : private TrainerHost {
     bool connected = false;
     uint64_t version = 0;  // The version of the last update that was begun.
     std::vector<LaneReport> lanes;
+    ChangesChoice choice;
+    std::optional<Timed> timed;  // The update that goes on.
   };
 
   void PollFabric();
+  // Returns the versions that an update may be sent from: without the one before if everything is
+  // to be sent.
+  VersionsInMemory Choose(Group& group, const PublishCommand& publish, const proto::Start& start);
+  void NoteOutcome(const Notice& outcome);
   // Registers memory that updates are sent from, by region of the manifest.
   void AddSources(absl::Span<const MemorySpan> regions);
   // Sums over all groups the parts of the report that do not change during an update.

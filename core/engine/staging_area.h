@@ -26,6 +26,18 @@
 
 namespace waybill {
 
+// Whether versions are sent from two images, so that only what changed since the version before is
+// posted to receivers that have it, where that is shorter.
+enum class Changes : uint8_t {
+  kNever = 0,
+  kAuto = 1,  // To groups that are updated sooner so than with everything.
+  kAlways = 2,
+};
+
+constexpr absl::string_view Name(Changes changes) {
+  return changes == Changes::kNever ? "never" : changes == Changes::kAuto ? "auto" : "always";
+}
+
 struct SenderEngineOptions {
   uint64_t ring_bytes = 32 << 20;
   uint64_t chunk_bytes = kChunkBytes;  // Also the size of a staging slot.
@@ -35,14 +47,12 @@ struct SenderEngineOptions {
   uint64_t direct_run_bytes = kDirectRunBytes;
   // Versions are sent from a copy of the tensors (image.h).
   bool images = false;
-  // Versions are sent from such a copy, and the version before is kept too: only what changed since
-  // then is posted to receivers that have it, where that is shorter.
-  bool changes = false;
+  Changes changes = Changes::kNever;
   // Chunks of at least this size are announced, so that the receiver verifies them while later ones
   // arrive.
   uint64_t announced_bytes = 64 << 10;
 
-  bool has_images() const { return images || changes; }
+  bool has_images() const { return images || changes != Changes::kNever; }
   // Returns the options for tensors on a GPU. A thread waits for the GPU once for a quarter of the
   // ring; while one thread waits, others have work queued.
   static SenderEngineOptions ForGpu() { return {.ring_bytes = 128 << 20, .stage_threads = 4}; }

@@ -52,7 +52,7 @@ def test_every_element_of_every_version_is_right(model, layers, trainers, worker
 def test_of_one_per_cent_changed_elements_less_than_one_per_cent_of_the_bytes_travel(mode):
     report = processes.demo(
         "--model", "qwen3-0.6b", "--layers", "1", "--versions", "3", "--fabric", "tcp",
-        "--mode", mode, "--changes", "--changed", "0.01",
+        "--mode", mode, "--changes", "always", "--changed", "0.01",
     )  # fmt: skip
     assert report["elements_checked"] > 0
     for trainer in report["trainers"]:

@@ -23,6 +23,7 @@ struct Case {
   Mode mode = Mode::kShadow;
   bool relays = false;
   uint32_t threads = 1;
+  Changes changes = Changes::kAlways;
 };
 
 class ChangesTest : public testing::TestWithParam<Case> {
@@ -43,7 +44,7 @@ class ChangesTest : public testing::TestWithParam<Case> {
     for (uint32_t t = 0; t < 2; ++t) {
       SenderEngineOptions& engine = job_.trainer_options(t).engine;
       engine.images = true;
-      engine.changes = t < trainers_with_changes;
+      if (t < trainers_with_changes) engine.changes = GetParam().changes;
       engine.stage_threads = GetParam().threads;
       engine.announced_bytes = 1;
     }
@@ -132,6 +133,18 @@ TEST_P(ChangesTest, AVersionWhoseBaseWasDamagedIsShownNevertheless) {
   EXPECT_TRUE(CompletesAll(0, 4)) << Completed(0);
 }
 
+class ChosenChanges : public ChangesTest {};
+
+TEST_P(ChosenChanges, WhatChangedIsTriedAndEveryVersionIsWhole) {
+  Join();
+  for (uint64_t version = 1; version <= 2; ++version) Publish(version, {0, 1, 2});
+  for (uint32_t w = 0; w < 3; ++w) EXPECT_TRUE(CompletesAll(w, 1)) << w << ": " << Completed(w);
+  for (uint64_t version = 3; version <= 20; ++version) Publish(version, {0, 1, 2});
+}
+
+INSTANTIATE_TEST_SUITE_P(Jobs, ChosenChanges,
+                         testing::Values(Case{.name = "auto", .changes = Changes::kAuto}),
+                         [](const auto& info) { return std::string(info.param.name); });
 INSTANTIATE_TEST_SUITE_P(Jobs, ChangesTest,
                          testing::Values(Case{"shadow"},
                                          Case{"progress_thread", Mode::kShadow, false, 0},

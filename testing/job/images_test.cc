@@ -210,7 +210,7 @@ class SharedImages : public testing::TestWithParam<uint32_t> {
     for (uint32_t t = 0; t < 2; ++t) {
       SenderEngineOptions& engine = job_.trainer_options(t).engine;
       engine.images = true;
-      engine.changes = changes;
+      if (changes) engine.changes = Changes::kAlways;
       engine.stage_threads = GetParam();
       engine.announced_bytes = 1;
     }

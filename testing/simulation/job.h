@@ -33,6 +33,7 @@ struct Job {
   bool held = false;      // Trainers hold some versions for groups that have missed them.
   bool images = false;    // Trainers publish from images, and hold each version until the next.
   bool changes = false;   // They send what changed, to the workers that can complete it.
+  bool chooses_changes = false;  // Trainers choose whether they send those.
   bool fetches = false;   // Workers of the last group get versions when they ask, and only then.
   size_t most_ranks = 0;  // That there were at a time.
   bool relays = false;  // Workers hold the whole tensor, and relay it to the others of their group.

@@ -78,7 +78,7 @@ absl::Status Process::MakeTrainer(SessionOptions options) {
   std::vector<MemorySpan> regions = MakeMemory(manifest);
   SenderEngineOptions engine = SendingOf(id_.rank);
   engine.images = job_.images;
-  engine.changes = job_.changes;
+  if (job_.changes) engine.changes = job_.chooses_changes ? Changes::kAuto : Changes::kAlways;
   auto made = TrainerRank::Create(std::move(options), engine, std::move(manifest),
                                   std::move(regions), fabric_.get(), this);
   if (!made.ok()) return made.status();

@@ -135,7 +135,7 @@ def rust_file(structs):
     lines += ["//! The options of controllers, ranks and publishes.", ""]
     lines += ["use std::ptr::null_mut;", "use std::time::Duration;", ""]
     lines += ["use crate::ffi::{self, nanoseconds, Texts};"]
-    lines += ["use crate::{Ask, Context, CudaEvent, Deadline, Mode};"]
+    lines += ["use crate::{Ask, Changes, Context, CudaEvent, Deadline, Mode};"]
     for struct in structs:
         lines += ["", *_rust_struct(struct)]
     return lines

@@ -164,7 +164,7 @@ class TrainerOptions:
         stage_threads: int,
         ring_bytes: int,
         images: bool,
-        changes: bool,
+        changes: int,
     ) -> None: ...
 
 class WorkerOptions:

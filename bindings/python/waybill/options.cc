@@ -48,13 +48,14 @@ std::unique_ptr<Options<waybill_rank_options_t>> MakeRankOptions(
 
 std::unique_ptr<Options<waybill_trainer_options_t>> MakeTrainerOptions(uint32_t stage_threads,
                                                                        uint64_t ring_bytes,
-                                                                       bool images, bool changes) {
+                                                                       bool images,
+                                                                       uint32_t changes) {
   auto made = std::make_unique<Options<waybill_trainer_options_t>>();
   made->c = WAYBILL_TRAINER_OPTIONS_INIT;
   made->c.stage_threads = stage_threads;
   made->c.ring_bytes = ring_bytes;
   made->c.images = images ? 1 : 0;
-  made->c.changes = changes ? 1 : 0;
+  made->c.changes = changes;
   return made;
 }
 

@@ -157,7 +157,7 @@ def test_with_changes_a_worker_completes_what_did_not_travel():
             numpy.arange(1 << 18, dtype=numpy.float32),
             numpy.zeros(1 << 18, numpy.float32),
         )
-        trainer = job.trainer(changes=True, fabric="tcp")
+        trainer = job.trainer(changes="always", fabric="tcp")
         worker = job.worker(mode="shadow-copy", fabric="tcp")
         trainer.add("w", weights)
         worker.add("w", shown)
@@ -171,6 +171,13 @@ def test_with_changes_a_worker_completes_what_did_not_travel():
         ranks = job.controller.status()["ranks"]
         spared = sum(rank["counters"].get("spared_bytes", 0) for rank in ranks)
         assert 0.99 * 2 * weights.nbytes < spared < 3 * weights.nbytes
+
+
+def test_changes_are_never_auto_or_always():
+    with pytest.raises(
+        waybill.InvalidArgument, match="changes True is none of never, auto, always"
+    ):
+        waybill.Trainer("127.0.0.1:1", changes=True)
 
 
 def test_a_version_that_is_aborted_is_not_shown_and_the_next_one_is(job):

@@ -44,6 +44,16 @@ if TYPE_CHECKING:
 _PUBLISH_SECONDS = 60.0
 _DECISION_SECONDS = 30.0
 
+# The C ABI's numbers.
+_CHANGES = {"never": 0, "auto": 1, "always": 2}
+
+
+def changes_number(changes: str) -> int:
+    """Returns the C ABI's number of whether only what changed travels."""
+    if changes not in _CHANGES:
+        raise InvalidArgument(f"changes {changes!r} is none of {', '.join(_CHANGES)}")
+    return _CHANGES[changes]
+
 
 class Publish:
     """A version on its way. Its milestones can be waited for, or awaited.
@@ -189,13 +199,14 @@ class Trainer(Rank):
                    several workers want alike and cannot be sent from the copy itself is cast,
                    quantised or packed once for all of them, in memory that the host reserves for it
                    when the second of them joins.
-    changes        True: as `images`, and joining reserves as much again for the version before.
+    changes        "always": as `images`, and joining reserves as much again for the version before.
                    Workers that show that version, in shadow or shadow-copy mode and in host memory,
                    get what changed since, tensor by tensor in pieces of 1 MiB, where that is
                    shorter, and complete the rest themselves; the digests of all bytes are compared
                    as ever. Other workers, and tensors that are quantised on the way, get
-                   everything. It costs processor time on both sides, so it pays where the network
-                   is slow. kUnimplemented for tensors in GPU memory.
+                   everything. It costs processor time on both sides. "auto": each group gets what
+                   reached it sooner lately, that or everything, and the slower way is tried again
+                   now and then. Not for tensors in GPU memory. Default: "never".
 
     >>> with Trainer(rank=0, world=1) as trainer:
     ...     trainer.add("weight", memoryview(bytearray(24)).cast("f"))
@@ -221,7 +232,7 @@ class Trainer(Rank):
         stage_threads: int = 0,
         ring_bytes: int = 0,
         images: bool = False,
-        changes: bool = False,
+        changes: str = "never",
         # end generated
     ) -> None:
         identity = _waybill.RankOptions(
@@ -248,7 +259,7 @@ class Trainer(Rank):
             stage_threads=stage_threads,
             ring_bytes=ring_bytes,
             images=images,
-            changes=changes,
+            changes=changes_number(changes),
             # end generated
         )
         self._on_device: Memory | None = None  # Some memory that is, once it is lent.

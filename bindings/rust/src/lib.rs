@@ -43,7 +43,7 @@ pub use rank::{Progress, Stage, ANY_RANK};
 pub use region::{Element, Lent, MemoryKind, RawMemory, Reading, Region, Writing};
 #[cfg(feature = "stream")]
 pub use stream::Events;
-pub use trainer::{CudaEvent, Trainer, Update};
+pub use trainer::{Changes, CudaEvent, Trainer, Update};
 pub use worker::{Ask, Mode, Snapshot, Worker, WorkerState};
 
 /// The version of the library that is loaded: `"MAJOR.MINOR.PATCH"`.

@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 use std::time::Duration;
 
 use crate::ffi::{self, nanoseconds, Texts};
-use crate::{Ask, Context, CudaEvent, Deadline, Mode};
+use crate::{Ask, Changes, Context, CudaEvent, Deadline, Mode};
 
 /// The options of a controller. An empty text or zero selects the default.
 #[derive(Clone, Default)]
@@ -129,13 +129,15 @@ pub struct TrainerOptions {
     /// several workers want alike and cannot be sent from the copy itself is cast, quantised or packed
     /// once for all of them, in memory that the host reserves for it when the second of them joins.
     pub images: bool,
-    /// True: as `images`, and joining reserves as much again for the version before. Workers that show
-    /// that version, in shadow or shadow-copy mode and in host memory, get what changed since, tensor
-    /// by tensor in pieces of 1 MiB, where that is shorter, and complete the rest themselves; the
-    /// digests of all bytes are compared as ever. Other workers, and tensors that are quantised on the
-    /// way, get everything. It costs processor time on both sides, so it pays where the network is
-    /// slow. kUnimplemented for tensors in GPU memory.
-    pub changes: bool,
+    /// Whether only what changed since the version before travels: a [`Changes`]. With auto and always,
+    /// joining reserves as much again for that version, beside what `images` reserves, which it
+    /// implies. Workers that show that version, in shadow or shadow-copy mode and in host memory, get
+    /// what changed since, tensor by tensor in pieces of 1 MiB, where that is shorter, and complete the
+    /// rest themselves; the digests of all bytes are compared as ever. Other workers, and tensors that
+    /// are quantised on the way, get everything. It costs processor time on both sides: with auto, each
+    /// group gets what reached it sooner lately, and the slower way is tried again now and then. Not
+    /// for tensors in GPU memory. Default: never.
+    pub changes: Changes,
 }
 
 impl TrainerOptions {
@@ -144,7 +146,7 @@ impl TrainerOptions {
         c.stage_threads = self.stage_threads;
         c.ring_bytes = self.ring_bytes;
         c.images = self.images.into();
-        c.changes = self.changes.into();
+        c.changes = self.changes.to_c();
     }
 }
 

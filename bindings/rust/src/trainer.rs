@@ -15,6 +15,25 @@ use crate::{
     TrainerOptions,
 };
 
+/// Whether a trainer sends everything, or only what changed since the version before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Changes {
+    /// Everything.
+    #[default]
+    Never = ffi::WAYBILL_CHANGES_NEVER,
+    /// What changed, to groups that get it sooner so than everything.
+    Auto = ffi::WAYBILL_CHANGES_AUTO,
+    /// What changed.
+    Always = ffi::WAYBILL_CHANGES_ALWAYS,
+}
+
+impl Changes {
+    pub(crate) fn to_c(self) -> u32 {
+        self as u32
+    }
+}
+
 /// A CUDA event of the caller's: a `CUevent`, which `cudaEvent_t` is too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CudaEvent(usize);

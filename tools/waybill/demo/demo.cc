@@ -148,7 +148,7 @@ class Demo {
                                        "--threads",  absl::StrCat(options_.threads)};
       if (!options_.digests) more.emplace_back("--no-digests");
       if (options_.images) more.emplace_back("--images");
-      if (options_.changes) more.emplace_back("--changes");
+      more.insert(more.end(), {"--changes", options_.changes});
       WAYBILL_ASSIGN_OR_RETURN(auto child, start("trainer", t, trainers.world(), more));
       trainers_.push_back(std::move(child));
     }

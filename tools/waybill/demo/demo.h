@@ -39,9 +39,9 @@ struct DemoOptions {
   LaneDetail lanes = LaneDetail::kSummary;
   double timeout_seconds = absl::ToDoubleSeconds(kPublishTimeout);
   uint32_t threads = 1;
-  bool images = false;   // The trainers send from copies of their weights.
-  bool changes = false;  // They send only what changed since the version before.
-  double changed = 1;    // The part of the weights that changes with each version.
+  bool images = false;            // The trainers send from copies of their weights.
+  std::string changes = "never";  // They send only what changed since the version before.
+  double changed = 1;             // The part of the weights that changes with each version.
   std::string fabric = "auto";
   std::string relays = "auto";  // As the controller's option.
   // RDMA NICs by node, "rxe1,rxe2;rxe3,rxe4"; ranks take the nodes in turn. Empty: any NIC.

@@ -92,8 +92,13 @@ void AddDemoCommand(CLI::App& app, Run& run) {
       ->capture_default_str();
   command->add_flag("--images", options->images,
                     "let trainers send from copies of their weights, which may change meanwhile");
-  command->add_flag("--changes", options->changes,
-                    "as --images, and let trainers send only what changed, over tcp and verbs");
+  command
+      ->add_option(
+          "--changes", options->changes,
+          "as --images, and let trainers send only what changed, over tcp and verbs; auto: "
+          "to groups that get it sooner so")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"never", "auto", "always"}));
   command
       ->add_option("--changed", options->changed,
                    "part of the weights that changes with each version, by one unit in the last "

@@ -42,8 +42,15 @@ struct Options {
   uint64_t ring_mib = 32;
   uint32_t threads = 1;
   bool images = false;
-  bool changes = false;
+  std::string changes = "never";
 };
+
+Changes ParseChanges(const std::string& text) {
+  for (const Changes changes : {Changes::kAuto, Changes::kAlways}) {
+    if (Name(changes) == text) return changes;
+  }
+  return Changes::kNever;
+}
 
 class TrainerProcess {
  public:
@@ -77,7 +84,7 @@ class TrainerProcess {
                                  .engine = {.ring_bytes = options_.ring_mib << 20,
                                             .stage_threads = options_.threads,
                                             .images = options_.images,
-                                            .changes = options_.changes},
+                                            .changes = ParseChanges(options_.changes)},
                                  .join_timeout = options_.rank.join_timeout()};
     WAYBILL_ASSIGN_OR_RETURN(
         trainer_,
@@ -267,9 +274,12 @@ void AddTrainerCommand(CLI::App& app, Run& run) {
       ->capture_default_str();
   command->add_flag("--images", options->images,
                     "send from a copy of the weights, which may change once they are copied");
-  command->add_flag(
-      "--changes", options->changes,
-      "as --images, and send only what changed since the version before, where that is shorter");
+  command
+      ->add_option("--changes", options->changes,
+                   "as --images, and send only what changed since the version before, where that "
+                   "is shorter; auto: to groups that get it sooner so")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"never", "auto", "always"}));
   // end generated
   command->callback([options, &run] { run = [options] { return RunTrainer(*options); }; });
 }

@@ -49,7 +49,7 @@ class WeightSender:
         token: str | None = None,
         fabric: str = "auto",
         images: bool = False,
-        changes: bool = False,
+        changes: str = "never",
         deadline: float = 600.0,
         rank: int | None = None,
         world: int | None = None,

@@ -54,7 +54,7 @@ class WaybillInit(TrainerInitInfo):  # type: ignore[misc, unused-ignore]
     draft: Any = None
     adapter: str | None = None
     images: bool = False
-    changes: bool = False
+    changes: str = "never"
     deadline: float = 600.0
     rank: int = field(kw_only=True, default_factory=rank_here)
     world: int = field(kw_only=True, default_factory=world_here)
