@@ -177,7 +177,7 @@ def demo(configuration, fabric, versions):
     for name, value in (("--layers", layers), ("--format", form), ("--dtype", dtype)):
         options += [name, str(value)] if value else []
     options += ["--images"] if images else []
-    options += ["--changes", "--changed", str(changed)] if changed is not None else []
+    options += ["--changes", "always", "--changed", str(changed)] if changed is not None else []
     report = waybill(
         "demo", "--json", "--no-check", "--no-bound", "--versions", str(versions), *options
     )  # fmt: skip
