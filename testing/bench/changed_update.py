@@ -32,9 +32,11 @@ class ChangingJob(Job):
     def __init__(self, model, fabric, rate, **options):
         super().__init__(model, fabric, rate_limit=rate, **options)
         self._elements = self.weights.view(numpy.uint16)
-        self._elements[:] = (
-            numpy.arange(self._elements.size, dtype=numpy.uint64) * 40503 % 16384 + 0x3000
+        pattern = (numpy.arange(16384, dtype=numpy.uint32) * 40503 % 16384 + 0x3000).astype(
+            numpy.uint16
         )
+        for at in range(0, self._elements.size, pattern.size):
+            self._elements[at : at + pattern.size] = pattern[: self._elements.size - at]
         self._sent = 0
 
     def change(self, density, seed):
