@@ -866,8 +866,9 @@ class HoldCommitTest : public TrainerSessionTest {
   void SetUp() override {
     Establish();
     EstablishTerm("b", 10);
-    session_.Publish(5, {.version = 5, .deadline = now_ + absl::Seconds(3), .hold_commit = true},
-                     now_);
+    session_.Publish(
+        5, {.version = 5, .deadline = now_ + absl::Seconds(3), .hold = true, .hold_commit = true},
+        now_);
     EXPECT_TRUE(host_.Last(Kind::kPublish)->publish().hold_commit());
     HearAccepted({kAll, "b"});
     HearStart(5, 1);
@@ -921,6 +922,29 @@ TEST_F(HoldCommitTest, TheUserHearsThatAllHaveItBeforeTheirWorkersHaveVoted) {
   HearArrived(kAll, attempt());
   EXPECT_NE(host_.Last(Notice::Kind::kArrived), nullptr);
   EXPECT_EQ(host_.Last(Notice::Kind::kReceived), nullptr);
+}
+
+TEST_F(HoldCommitTest, TheNextControllerHearsThatItIsHeldOnceAGroupHasCommittedIt) {
+  Send();
+  HearArrived("b", attempt());
+  HearArrived(kAll, attempt());
+  EXPECT_EQ(host_.Count(Kind::kHeld), 1);
+  Lose();
+  Reopen();
+  EXPECT_EQ(host_.Last(Kind::kJoin)->join().held().version(), 0u);
+  HearOutcome(5, attempt(), /*committed=*/true);
+  EXPECT_EQ(host_.Count(Kind::kHeld), 2);
+  EXPECT_EQ(host_.Last(Kind::kHeld)->held().version(), 5u);
+}
+
+TEST_F(HoldCommitTest, ItIsHeldForTheNextControllerIfAGroupHasCommittedIt) {
+  Send();
+  HearArrived("b", attempt());
+  HearArrived(kAll, attempt());
+  HearOutcome(5, attempt(), /*committed=*/true);
+  Lose();
+  Reopen();
+  EXPECT_EQ(host_.Last(Kind::kJoin)->join().held().version(), 5u);
 }
 
 TEST_F(HoldCommitTest, AGroupThatHasGivenItUpIsNotWaitedFor) {

@@ -256,7 +256,9 @@ void TrainerSession::FinishIfOver(absl::Time now) {
   queue_.pop_front();
   last_sent_version_ = sent.command.version;
   if (sent.command.hold) {
-    hold_ = {sent.command, sent.attempt};
+    const bool waits_for_word = sent.command.hold_commit && !sent.parts.empty() &&
+                                committed_version_ < sent.command.version;
+    hold_ = {sent.command, sent.attempt, waits_for_word};
     SendHeld();
   }
   sent_.push_back(std::move(sent));
@@ -308,6 +310,10 @@ void TrainerSession::TellSent() {
 void TrainerSession::NoteOutcome(uint64_t version, bool committed) {
   if (committed) {
     committed_version_ = std::max(committed_version_, version);
+    if (hold_ && hold_->command.version == version) {
+      hold_->waits_for_word = false;
+      if (std::exchange(hold_->untold, false)) SendHeld();
+    }
     failed_versions_.erase(failed_versions_.begin(),
                            failed_versions_.upper_bound(committed_version_));
   } else if (version > committed_version_) {
@@ -349,7 +355,7 @@ void TrainerSession::FillJoin(proto::Join& join) const {
     if (!sent.decided()) join.add_undecided_versions(sent.command.version);
   }
   for (const uint64_t version : failed_versions_) join.add_failed_versions(version);
-  if (!hold_) return;
+  if (!hold_ || hold_->waits_for_word) return;
   join.mutable_held()->set_version(hold_->command.version);
   join.mutable_held()->set_attempt(hold_->attempt);
 }
@@ -652,6 +658,7 @@ void TrainerSession::OnEstablished(const proto::Established& established, absl::
 void TrainerSession::OnLost(const absl::Status& status, absl::Time now) {
   StopAll(status, now);
   sendings_.clear();
+  if (hold_) hold_->untold = hold_->waits_for_word;
   for (const auto& [group, term] : terms()) host_.ForgetGroup(group);
   if (ended()) {
     while (!queue_.empty()) FinishQueued(0, status, now);

@@ -129,6 +129,10 @@ class TrainerSession final : public RankSession {
   struct Hold {
     PublishCommand command;
     uint64_t attempt = 0;
+    // It has hold_commit, and no group is known to have committed it. The next controller does not
+    // know whether its word was given, so it is not told of the version before that.
+    bool waits_for_word = false;
+    bool untold = false;  // A controller was not told.
   };
   // The engine of a group.
   struct Sending {
