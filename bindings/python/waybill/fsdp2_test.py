@@ -105,7 +105,7 @@ def exported(trainer, model):
     trainer.add("steps", model.steps)
 
 
-def train(rank, shard, lend, address, folder):
+def train(rank, shard, lend, address, folder, done):
     import waybill
 
     dist.init_process_group(
@@ -122,10 +122,11 @@ def train(rank, shard, lend, address, folder):
             with torch.no_grad():
                 set_version(model, version)
             trainer.publish(version, deadline=PATIENCE).committed.wait(PATIENCE)
+        done.wait(PATIENCE)
     dist.destroy_process_group()
 
 
-def serve(lend, addresses):
+def serve(lend, addresses, done):
     import waybill
 
     whole = Model().state_dict()
@@ -157,6 +158,7 @@ def serve(lend, addresses):
                 else:
                     assert isinstance(event, waybill.Arrived), event.reason
             worker.leave()
+        done.wait(PATIENCE)  # The trainers have heard what became of the last version.
 
 
 def run(result, name, function, *arguments):
@@ -171,11 +173,12 @@ def run(result, name, function, *arguments):
 @pytest.mark.parametrize("shard", [fsdp2, fsdp2_over_tensor_parallelism, dtensors])
 def test_the_whole_model_arrives(shard, lend, tmp_path):
     fork = multiprocessing.get_context("fork")
-    addresses, result = fork.Queue(), fork.Queue()
+    addresses, result, done = fork.Queue(), fork.Queue(), fork.Barrier(WORLD + 1)
     calls = [
-        (f"trainer {rank}", train, rank, shard, lend, addresses, tmp_path) for rank in range(WORLD)
+        (f"trainer {rank}", train, rank, shard, lend, addresses, tmp_path, done)
+        for rank in range(WORLD)
     ]
-    calls.append(("worker", serve, lend, addresses))
+    calls.append(("worker", serve, lend, addresses, done))
     processes = [fork.Process(target=run, args=(result, *call)) for call in calls]
     for process in processes:
         process.start()
