@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from typing import Any
 
 from waybill import _waybill, logs
@@ -61,8 +62,13 @@ def rank_or_default(rank: int | None, world: int | None) -> int:
     return _number("RANK", 0 if world_or_default(world) == 1 else _waybill.ANY_RANK)
 
 
+def one_of(names: Collection[str], option: str, value: str) -> str:
+    """Returns an option's value. Raises InvalidArgument if it is none of the names."""
+    if value not in names:
+        raise InvalidArgument(f"{option} {value!r} is none of {', '.join(names)}")
+    return value
+
+
 def checked_fabric(fabric: str) -> str:
     """Returns the name of a fabric. Raises InvalidArgument if the name is unknown."""
-    if fabric not in FABRICS:
-        raise InvalidArgument(f"fabric {fabric!r} is none of {', '.join(FABRICS)}")
-    return fabric
+    return one_of(FABRICS, "fabric", fabric)

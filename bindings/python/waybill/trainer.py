@@ -33,7 +33,13 @@ from waybill.pump import (
     keep,
 )
 from waybill.rank import Rank
-from waybill.runtime import checked_fabric, rank_or_default, token_or_default, world_or_default
+from waybill.runtime import (
+    checked_fabric,
+    one_of,
+    rank_or_default,
+    token_or_default,
+    world_or_default,
+)
 from waybill.streams import RecordedEvent, check_device, current_stream, wait_for
 
 if TYPE_CHECKING:
@@ -50,9 +56,7 @@ _CHANGES = {"never": 0, "auto": 1, "always": 2}
 
 def changes_number(changes: str) -> int:
     """Returns the C ABI's number of whether only what changed travels."""
-    if changes not in _CHANGES:
-        raise InvalidArgument(f"changes {changes!r} is none of {', '.join(_CHANGES)}")
-    return _CHANGES[changes]
+    return _CHANGES[one_of(_CHANGES, "changes", changes)]
 
 
 class Publish:

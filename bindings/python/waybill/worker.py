@@ -29,7 +29,13 @@ from waybill.parts import AnyPart, Part
 from waybill.placements import boxes_of, is_dtensor
 from waybill.pump import ARRIVED, PREPARE, SLICE_SECONDS, deadline_ns, keep
 from waybill.rank import Rank
-from waybill.runtime import checked_fabric, rank_or_default, token_or_default, world_or_default
+from waybill.runtime import (
+    checked_fabric,
+    one_of,
+    rank_or_default,
+    token_or_default,
+    world_or_default,
+)
 from waybill.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -44,9 +50,7 @@ _ALL_CHECKED = sum(_CHECKED.values())
 
 def mode_number(mode: str) -> int:
     """Returns the C ABI's number of a mode."""
-    if mode not in MODES:
-        raise InvalidArgument(f"mode {mode!r} is none of {', '.join(MODES)}")
-    return MODES[mode]
+    return MODES[one_of(MODES, "mode", mode)]
 
 
 def gets_when_asked(updates: str) -> bool:
