@@ -773,10 +773,10 @@ typedef struct waybill_progress {
 
 /* ---- trainer ---- */
 
-/* Whether a trainer sends everything, or only what changed since the version before. */
+/* A trainer sends everything, or only the changes since the version before. */
 enum {
   WAYBILL_CHANGES_NEVER = 0,
-  /* To groups that get it sooner so than everything. */
+  /* Sends changes to the groups that they reach sooner than everything does. */
   WAYBILL_CHANGES_AUTO = 1,
   WAYBILL_CHANGES_ALWAYS = 2
 };

@@ -18,7 +18,7 @@ type Changes uint32
 
 const (
 	ChangesNever  Changes = C.WAYBILL_CHANGES_NEVER
-	ChangesAuto   Changes = C.WAYBILL_CHANGES_AUTO // To groups that get it sooner so than everything.
+	ChangesAuto   Changes = C.WAYBILL_CHANGES_AUTO // Changes go to the groups that they reach sooner than everything does.
 	ChangesAlways Changes = C.WAYBILL_CHANGES_ALWAYS
 )
 

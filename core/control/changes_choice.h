@@ -15,7 +15,7 @@ namespace waybill {
 
 enum class Sent : uint8_t { kEverything, kChanges };
 
-// What changed costs processor time on both sides and spares the network, so which of the two is
+// Sending what changed costs processor time on both sides and spares the network. Which way is
 // faster depends on both hosts, on what else they do, and on how much changes. So the way that was
 // faster goes on, and the other one is tried again now and then.
 class ChangesChoice {

@@ -23,14 +23,14 @@
 
 namespace waybill {
 
-// What is packed of a chunk.
+// The form in which a chunk is packed.
 enum class Packed : uint8_t {
   kWhole,
   kUndigested,  // The whole chunk, without digests.
-  kChanges,     // What changed since the version before, or the chunk where that is shorter.
+  kChanges,     // The changes since the version before, or the chunk where that is shorter.
 };
 
-// What became of a chunk when it was packed.
+// The result of packing a chunk.
 struct PackedChunk {
   uint64_t bytes_to_post = 0;
   // By piece of the chunk: the sum of its leaves' digests, and the number of NaNs and infinities

@@ -26,8 +26,8 @@
 
 namespace waybill {
 
-// Whether versions are sent from two images, so that only what changed since the version before is
-// posted to receivers that have it, where that is shorter.
+// A choice whether versions are sent from two images, so that only the changes since the version
+// before are posted to receivers that have it, where that is shorter.
 enum class Changes : uint8_t {
   kNever = 0,
   kAuto = 1,  // To groups that are updated sooner so than with everything.

@@ -548,7 +548,8 @@ void UpdateSender::Refuse(absl::Status why) {
 }
 
 void UpdateSender::End(Result result) {
-  // What is still packed for receivers that have failed must not read the next image.
+  // Chunks may still be packed for receivers that have failed; their threads must not read the next
+  // image.
   sharing_.End();
   state_ = State::kIdle;
   ended_(result, absl::OkStatus());

@@ -15,16 +15,16 @@ use crate::{
     TrainerOptions,
 };
 
-/// Whether a trainer sends everything, or only what changed since the version before.
+/// A trainer sends everything, or only the changes since the version before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Changes {
-    /// Everything.
+    /// Sends everything.
     #[default]
     Never = ffi::WAYBILL_CHANGES_NEVER,
-    /// What changed, to groups that get it sooner so than everything.
+    /// Sends changes to the groups that they reach sooner than everything does.
     Auto = ffi::WAYBILL_CHANGES_AUTO,
-    /// What changed.
+    /// Sends changes to all groups.
     Always = ffi::WAYBILL_CHANGES_ALWAYS,
 }
 
