@@ -131,8 +131,8 @@ class SenderEngineImpl final : public SenderEngine {
     }
     WAYBILL_RETURN_IF_ERROR(area_.RenewSources());
     update_ = update;
-    image_ = versions.image;
     rule_ = rule;
+    area_.shared_chunks().BeginImage(versions.image);
     sender_.routes().Begin(update, digests, sources, versions);
     sender_.Expect(sources);
     exchange_.Begin(update);
@@ -279,8 +279,7 @@ class SenderEngineImpl final : public SenderEngine {
     }
     state_ = State::kSending;
     sender_.Begin(update_,
-                  rule_ == NonFiniteRule::kKept ? FinishRule::kAtOnce : FinishRule::kWhenAllowed,
-                  image_);
+                  rule_ == NonFiniteRule::kKept ? FinishRule::kAtOnce : FinishRule::kWhenAllowed);
   }
 
   void Stop() {
@@ -318,7 +317,6 @@ class SenderEngineImpl final : public SenderEngine {
   bool connected_ = false;
   State state_ = State::kIdle;
   UpdateId update_;
-  uint64_t image_ = 0;
   NonFiniteRule rule_ = NonFiniteRule::kKept;
   UpdateSender sender_;  // Last, so that staging has ended when the other members are destroyed.
 };

@@ -113,9 +113,8 @@ void ChunkSharing::Share(uint32_t chunk, const std::string& content, uint64_t si
   chunks_[chunk] = shared_.Add(content, size_bytes, pieces);
 }
 
-void ChunkSharing::Begin(uint64_t image) {
+void ChunkSharing::Begin() {
   End();
-  shared_.BeginImage(image);
   std::fill(taken_.begin(), taken_.end(), false);
   std::fill(own_.begin(), own_.end(), false);
 }

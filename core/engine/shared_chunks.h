@@ -120,8 +120,8 @@ class ChunkSharing {
   // Lets the plan's chunk be shared with others of this content; see SharedChunks::Add().
   void Share(uint32_t chunk, const std::string& content, uint64_t size_bytes, size_t pieces);
 
-  // Begins an update from this image.
-  void Begin(uint64_t image);
+  // Begins an update from the image of SharedChunks::BeginImage().
+  void Begin();
   // Returns true if the update takes the chunk from the shared memory: then ForEachPacked() visits
   // it. Otherwise it has no such memory, or another receiver wants something else of it.
   bool Take(uint32_t chunk, Packed as);

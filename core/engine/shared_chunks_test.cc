@@ -25,7 +25,8 @@ class SharedChunksTest : public testing::TestWithParam<uint32_t> {
   // One sender, and the chunks that it has packed.
   struct Sender {
     explicit Sender(SharedChunksTest* test)
-        : sharing(test->fabric_.get(), &test->shared_, &test->pool_,
+        : shared(test->shared_),
+          sharing(test->fabric_.get(), &test->shared_, &test->pool_,
                   [test, this](uint32_t chunk, Packed, absl::Span<std::byte> memory,
                                PackedChunk& result) {
                     memory[0] = static_cast<std::byte>(chunk + 1);
@@ -38,7 +39,8 @@ class SharedChunksTest : public testing::TestWithParam<uint32_t> {
       sharing.Share(chunk, content, kChunkBytes, 1);
     }
     void Begin(uint64_t image) {
-      sharing.Begin(image);
+      shared.BeginImage(image);
+      sharing.Begin();
       ready.clear();
     }
     bool Take(uint32_t chunk) { return sharing.Take(chunk, Packed::kWhole); }
@@ -52,6 +54,7 @@ class SharedChunksTest : public testing::TestWithParam<uint32_t> {
       sharing.BeginPacking();
     }
 
+    SharedChunks& shared;
     std::atomic<uint32_t> packed = 0;
     std::vector<uint32_t> ready;
     uint32_t packed_by_others = 0;

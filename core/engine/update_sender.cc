@@ -127,7 +127,7 @@ void UpdateSender::ShareChunks() {
   }
 }
 
-void UpdateSender::Begin(const UpdateId& update, FinishRule finish, uint64_t image) {
+void UpdateSender::Begin(const UpdateId& update, FinishRule finish) {
   update_ = update;
   counts_ = {};
   timeline_.Clear();
@@ -142,7 +142,7 @@ void UpdateSender::Begin(const UpdateId& update, FinishRule finish, uint64_t ima
   pool_.Run(early_batch_, staged_->early_task_count());
   // Stage only a part of the slots at a time, so that the network can send from the others.
   slots_.set_at_once(std::min(staged_->at_once(), std::max(ring().slot_count() / 4, 1u)));
-  sharing_.Begin(image);
+  sharing_.Begin();
   DescribeUpdate();
   schedule_.Begin(payloads_, parts_, finish);
   digests_begun_ = digested_apart_.empty();

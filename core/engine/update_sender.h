@@ -81,8 +81,8 @@ class UpdateSender {
   void GiveDigest(uint32_t route, uint64_t digest);
 
   // Begins to send to every receiver that takes part. The routes and the exchange have begun the
-  // update, from this image (VersionsInMemory::image).
-  void Begin(const UpdateId& update, FinishRule finish, uint64_t image);
+  // update.
+  void Begin(const UpdateId& update, FinishRule finish);
   // Makes progress.
   void Step();
   // Ends the update; kStopped follows. No thread stages anything when this returns.
