@@ -49,23 +49,13 @@ class SenderEngineImpl final : public SenderEngine {
                                        const TermLanes& lanes) override {
     WAYBILL_RETURN_IF_ERROR(CheckSenderPlan(plan));
     EndTerm();
-    kept_.CloseAllBut(lanes.peers);
-    term_ = lanes.tag;
-    WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<StagedRoutes> staged,
-                             StagedRoutes::Create(std::move(plan), std::move(sources), area_));
-    WAYBILL_ASSIGN_OR_RETURN(links_,
-                             MakeReceiverLinks(staged->routes(), staged->list(), lanes.peers));
-    for (ReceiverLink& link : links_.links) {
-      if (!IsKept(lanes.peers, link.receiver)) continue;
-      WAYBILL_RETURN_IF_ERROR(kept_.Take(link.receiver, link.lanes));
-      for (ReceiverLane& lane : link.lanes) lane.BeginTerm();
+    absl::StatusOr<SenderOffers> offers = BeginTerm(std::move(plan), std::move(sources), lanes);
+    if (!offers.ok()) {
+      // Events of lanes that were made already would find a sender without the plan.
+      sender_.Reset();
+      for (const ReceiverLink& link : links_.links) link.CloseLanes(fabric_);
+      links_ = {};
     }
-    WAYBILL_RETURN_IF_ERROR(sender_.SetRoutes(std::move(staged)));
-    SenderOffers offers;
-    WAYBILL_ASSIGN_OR_RETURN(offers.lanes, links_.OpenLanes(fabric_));
-    WAYBILL_ASSIGN_OR_RETURN(offers.co_owners, exchange_.SetPlan(&sender_.routes().exchange(),
-                                                                 &sender_.routes().scale_values()));
-    offers.mailbox = exchange_.mailbox();
     return offers;
   }
 
@@ -226,6 +216,28 @@ class SenderEngineImpl final : public SenderEngine {
     WAYBILL_RETURN_IF_ERROR(link.OpenBuffers(fabric_, sender_.routes().routes(), lane));
     return fabric_.Post(lane.id, {}, Immediate{Immediate::Kind::kGranted, term_}.Pack(),
                         kGrantedToken);
+  }
+
+  absl::StatusOr<SenderOffers> BeginTerm(RankPlan plan, std::vector<MemorySpan> sources,
+                                         const TermLanes& lanes) {
+    kept_.CloseAllBut(lanes.peers);
+    term_ = lanes.tag;
+    WAYBILL_ASSIGN_OR_RETURN(std::unique_ptr<StagedRoutes> staged,
+                             StagedRoutes::Create(std::move(plan), std::move(sources), area_));
+    WAYBILL_ASSIGN_OR_RETURN(links_,
+                             MakeReceiverLinks(staged->routes(), staged->list(), lanes.peers));
+    for (ReceiverLink& link : links_.links) {
+      if (!IsKept(lanes.peers, link.receiver)) continue;
+      WAYBILL_RETURN_IF_ERROR(kept_.Take(link.receiver, link.lanes));
+      for (ReceiverLane& lane : link.lanes) lane.BeginTerm();
+    }
+    WAYBILL_RETURN_IF_ERROR(sender_.SetRoutes(std::move(staged)));
+    SenderOffers offers;
+    WAYBILL_ASSIGN_OR_RETURN(offers.lanes, links_.OpenLanes(fabric_));
+    WAYBILL_ASSIGN_OR_RETURN(offers.co_owners, exchange_.SetPlan(&sender_.routes().exchange(),
+                                                                 &sender_.routes().scale_values()));
+    offers.mailbox = exchange_.mailbox();
+    return offers;
   }
 
   // Drops the plan, and keeps the lanes without outstanding writes.

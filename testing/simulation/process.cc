@@ -551,6 +551,10 @@ void Process::GiveAnswers() {
     }
     if (mood_ == Mood::kSilent) {
       mood_ = Mood::kAccept;
+      // The controller counts a version as shown once its user has answered.
+      if (pending_answers_[i].notice.kind == Notice::Kind::kCommit) {
+        shown_at_ = absl::InfiniteFuture();
+      }
       pending_answers_[i++].at = absl::InfiniteFuture();  // Once faults have ended.
       continue;
     }
