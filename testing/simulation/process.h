@@ -274,7 +274,7 @@ class Process final : public RankActions {
   std::vector<Pending> pending_answers_;
   Mood mood_ = Mood::kAccept;
   uint64_t last_shown_ = 0;
-  absl::Time shown_at_ = absl::InfiniteFuture();  // InfiniteFuture if its user cannot use it.
+  absl::Time shown_at_ = absl::InfiniteFuture();  // InfiniteFuture if its user does not use it yet.
   std::optional<Snapshot> snapshot_;
   absl::Time snapshot_until_;
   absl::Duration next_reader_;

@@ -63,7 +63,7 @@ def rank_or_default(rank: int | None, world: int | None) -> int:
 
 
 def one_of(names: Collection[str], option: str, value: str) -> str:
-    """Returns an option's value. Raises InvalidArgument if it is none of the names."""
+    """Returns `value` if it is one of `names`. Otherwise raises InvalidArgument, with the name of the option."""
     if value not in names:
         raise InvalidArgument(f"{option} {value!r} is none of {', '.join(names)}")
     return value
