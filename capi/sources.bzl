@@ -14,6 +14,7 @@ SOURCES = [
     "queue.cc",
     "rank.cc",
     "region.cc",
+    "struct_size.cc",
     "trainer.cc",
     "update.cc",
     "version.cc",

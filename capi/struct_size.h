@@ -10,7 +10,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "capi/first_sizes.h"
 #include "capi/waybill.h"
@@ -21,17 +20,17 @@ namespace waybill::capi {
 // No struct will ever be this long. A larger size was never set.
 inline constexpr size_t kLongestStruct = 4096;
 
+// The same for every struct: its sizes and its alignment are arguments.
+absl::Status CheckSize(const size_t* struct_size, size_t first_size, size_t alignment,
+                       absl::string_view name);
+absl::Status ReadBytes(const void* given, size_t struct_size, absl::string_view name, void* read,
+                       size_t known_size);
+
 template <typename T>
 absl::Status CheckStructSize(const T* given, absl::string_view name) {
   static_assert(kFirstSize<T> != 0 && kFirstSize<T> <= sizeof(T));
-  if (given == nullptr) return absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
-  const size_t size = given->struct_size;
-  if (size >= kFirstSize<T> && size <= kLongestStruct && size % alignof(T) == 0) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(name, ": struct_size is ", size,
-                                                 ", not the struct's size, which is at least ",
-                                                 kFirstSize<T>, " (use the _INIT macro)"));
+  return CheckSize(given == nullptr ? nullptr : &given->struct_size, kFirstSize<T>, alignof(T),
+                   name);
 }
 
 // Returns the struct that the caller filled in. Fields that the caller's version lacks are zero.
@@ -41,14 +40,7 @@ template <typename T>
 absl::StatusOr<T> ReadStruct(const T* given, absl::string_view name) {
   WAYBILL_RETURN_IF_ERROR(CheckStructSize(given, name));
   T read{};
-  std::memcpy(&read, given, std::min(sizeof(T), given->struct_size));
-  const auto* bytes = reinterpret_cast<const unsigned char*>(given);
-  for (size_t i = sizeof(T); i < given->struct_size; ++i) {
-    if (bytes[i] == 0) continue;
-    return absl::UnimplementedError(absl::StrCat(name, ": byte ", i, " is set, and this library (",
-                                                 waybill_version(), ") knows ", sizeof(T),
-                                                 " bytes: it is older than the caller"));
-  }
+  WAYBILL_RETURN_IF_ERROR(ReadBytes(given, given->struct_size, name, &read, sizeof(T)));
   return read;
 }
 
