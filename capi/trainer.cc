@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "capi/call.h"
 #include "capi/deadline.h"
 #include "capi/rank.h"
@@ -50,6 +52,11 @@ class TrainerObject final : public Rank {
         .hold_commit = options.hold_commit != 0,
         .max_behind = options.max_behind,
         .traceparent = options.traceparent == nullptr ? "" : options.traceparent};
+    if (const absl::string_view tensors = absl::NullSafeStringView(options.tensors);
+        !tensors.empty()) {
+      command.selection.tensors = absl::StrSplit(tensors, ',');
+    }
+    if (options.at_most_ppm != 0) command.selection.at_most_ppm = options.at_most_ppm;
     if (!command.traceparent.empty()) {
       WAYBILL_RETURN_IF_ERROR(ParseTraceParent(command.traceparent).status());
     }

@@ -902,9 +902,22 @@ typedef struct waybill_publish_options { /* From capi/options.toml. */
    * can fetch this version meanwhile, if it can be had then: with `images`, or if it is held. Other
    * groups are not waited for. Default: 0, no bound. */
   uint64_t max_behind;
+  /* The names of the tensors that are taken over into this version, separated by commas; * stands
+   * for any text. The others stay as they are in the version before. Needs the option `changes` of
+   * the trainer. Unless all are taken over, workers and `waybill status` call the version
+   * approximate. All trainers publish a version with the same names, and each name is known to one
+   * of them at least; the first version of a trainer that has come back has to be a whole one, on
+   * all of them. Default: all. */
+  const char* tensors;
+  /* Of each tensor, at most this many of a million elements are taken over into this version: of
+   * each 65,536 elements those that have changed most, relative to the element. The others stay as
+   * they are in the version before, and what was left is a change again at the next version.
+   * Elements of other types than F32, F16 and BF16 are all taken over. The rules are those of
+   * `tensors`. Default: 0, all. */
+  uint32_t at_most_ppm;
 } waybill_publish_options_t;
 #define WAYBILL_PUBLISH_OPTIONS_INIT \
-  {sizeof(waybill_publish_options_t), 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL, 0}
+  {sizeof(waybill_publish_options_t), 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL, 0, NULL, 0}
 
 /* Publishes a version. Every trainer of the job must publish the same versions. The regions must
  * not change until the PUBLISHED event with `token`, and may change after it, however the publish
@@ -928,9 +941,12 @@ typedef struct waybill_publish_options { /* From capi/options.toml. */
  *
  * Status of the event:
  * - WAYBILL_FAILED_PRECONDITION: this version or a greater one is committed or sent already; an
- *   earlier one is held; a worker refused the update; or another trainer holds different bytes of
- *   the same elements. A version whose publish failed may be published again.
- * - WAYBILL_INVALID_ARGUMENT: fail_on_nonfinite is set, and there are NaNs or infinities.
+ *   earlier one is held; a worker refused the update; another trainer holds different bytes of the
+ *   same elements; with `tensors` or `at_most_ppm`, the trainer has no option `changes`, or another
+ *   trainer has made the version of something else. A version whose publish failed may be published
+ *   again.
+ * - WAYBILL_INVALID_ARGUMENT: fail_on_nonfinite is set, and there are NaNs or infinities; or no
+ *   trainer has one of `tensors`; or at_most_ppm is above a million.
  * - WAYBILL_INTERNAL: a GPU has failed.
  * - WAYBILL_DEADLINE_EXCEEDED, WAYBILL_UNAVAILABLE, WAYBILL_DATA_LOSS, WAYBILL_CANCELLED: the error
  *   says why.
@@ -1124,8 +1140,11 @@ typedef struct waybill_worker_state {
   uint64_t renewals;           /* Times that an abandoned buffer was renewed. */
   uint64_t unchanged_versions; /* Versions with the bytes that were shown before: see `unchanged` of
                                   waybill_event_t. */
+  /* 1: a version is shown, and it is all of the trainers' tensors. 0: they have published it with
+   * `tensors` or `at_most_ppm`, so a part of it is older; or none is shown. */
+  uint32_t exact;
 } waybill_worker_state_t;
-#define WAYBILL_WORKER_STATE_INIT {sizeof(waybill_worker_state_t), 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define WAYBILL_WORKER_STATE_INIT {sizeof(waybill_worker_state_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 WAYBILL_API WAYBILL_MUST_USE waybill_status_t waybill_worker_state(
     const waybill_worker_t* worker, waybill_worker_state_t* out_state, waybill_error_t** error);

@@ -109,6 +109,7 @@ class WorkerObject final : public Rank {
     state.repeats = report.counts.repeats;
     state.renewals = report.counts.renewals;
     state.unchanged_versions = report.counts.unchanged_versions;
+    state.exact = state.shown_version > 0 && report.exact ? 1 : 0;
     return state;
   }
 

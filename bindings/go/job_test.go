@@ -37,6 +37,7 @@ type jobOptions struct {
 	mode              waybill.Mode
 	ask               waybill.Ask
 	fetches           bool // Workers get versions when they ask, and trainers keep images.
+	changes           waybill.Changes
 }
 
 func must[T any](value T, err error) func(testing.TB) T {
@@ -97,6 +98,7 @@ func newJob(t testing.TB, o jobOptions) *job {
 			Manifest: manifestOf(t, int64(begin), int64(end)),
 			Regions:  []*waybill.Region{region},
 			Images:   o.fetches,
+			Changes:  o.changes,
 		}))(t)
 		t.Cleanup(trainer.Close)
 		j.memory = append(j.memory, memory)
@@ -257,6 +259,22 @@ func TestAVersionThatWaitsForItsWordIsShownOnceItIsAccepted(t *testing.T) {
 	if state := must(j.workers[0].State())(t); state.ShownVersion != 1 {
 		t.Errorf("version %d is shown", state.ShownVersion)
 	}
+}
+
+func TestAVersionOfAPartOfTheTensorsIsNotExact(t *testing.T) {
+	j := newJob(t, jobOptions{changes: waybill.ChangesAlways})
+	j.join()
+	for i, options := range []waybill.PublishOptions{{}, {Tensors: []string{"weight"}}, {AtMostPPM: 500_000}, {}} {
+		options.UntilCommitted = true
+		check(t, j.trainers[0].Publish(j.ctx, uint64(i+1), options))
+		exact := len(options.Tensors) == 0 && options.AtMostPPM == 0
+		if state := must(j.workers[0].State())(t); state.Exact != exact {
+			t.Errorf("version %d is exact: %v", i+1, state.Exact)
+		}
+	}
+	unknown := waybill.PublishOptions{Tensors: []string{"weight", "none"}, UntilCommitted: true}
+	err := j.trainers[0].Publish(j.ctx, 5, unknown)
+	mustBe(t, err, waybill.ErrInvalidArgument, `no trainer has a tensor "none"`)
 }
 
 func TestWhatIsRefusedOrVetoedNobodyShows(t *testing.T) {

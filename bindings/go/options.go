@@ -228,6 +228,18 @@ type PublishOptions struct {
 	// can fetch this version meanwhile, if it can be had then: with `images`, or if it is held. Other
 	// groups are not waited for. Default: 0, no bound.
 	MaxBehind uint64
+	// The names of the tensors that are taken over into this version; * stands for any text. The
+	// others stay as they are in the version before. Needs the option `changes` of the trainer. Unless
+	// all are taken over, workers and `waybill status` call the version approximate. All trainers
+	// publish a version with the same names, and each name is known to one of them at least; the first
+	// version of a trainer that has come back has to be a whole one, on all of them. Default: all.
+	Tensors []string
+	// Of each tensor, at most this many of a million elements are taken over into this version: of
+	// each 65,536 elements those that have changed most, relative to the element. The others stay as
+	// they are in the version before, and what was left is a change again at the next version.
+	// Elements of other types than F32, F16 and BF16 are all taken over. The rules are those of
+	// `tensors`. Default: 0, all.
+	AtMostPPM uint32
 }
 
 // writeTo sets the fields of the C struct that these options describe.
@@ -240,4 +252,6 @@ func (o *PublishOptions) writeTo(c *C.waybill_publish_options_t, a *arguments) {
 	c.hold_commit = flag(o.HoldCommit)
 	c.traceparent = a.text(o.Traceparent)
 	c.max_behind = C.uint64_t(o.MaxBehind)
+	c.tensors = a.text(strings.Join(o.Tensors, ","))
+	c.at_most_ppm = C.uint32_t(o.AtMostPPM)
 }

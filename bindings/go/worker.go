@@ -129,6 +129,7 @@ type WorkerState struct {
 	Renewals     uint64 // How many buffers were fenced.
 
 	UnchangedVersions uint64 // How many versions had the bytes that were shown before: see Event.Unchanged.
+	Exact             bool   // A version is shown, and it is all of the trainers' tensors: see PublishOptions.Tensors.
 }
 
 // State returns the current state.
@@ -150,6 +151,7 @@ func (w *Worker) State() (WorkerState, error) {
 		Renewals:     uint64(c.renewals),
 
 		UnchangedVersions: uint64(c.unchanged_versions),
+		Exact:             c.exact != 0,
 	}, nil
 }
 

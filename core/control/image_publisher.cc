@@ -83,7 +83,7 @@ void ImagePublisher::Step(absl::Time now) {
       session_.Release(kOwnToken, now);
     } else {
       state_ = State::kCopying;
-      image_->BeginCopy(next.version);
+      image_->BeginCopy(next.version, next.selection);
     }
   }
 }
@@ -140,6 +140,8 @@ void ImagePublisher::HandOver(const absl::Status& copied, absl::Time now) {
   publish.status.Update(copied);
   if (!publish.status.ok()) return End(publish, publish.status);
   publish.command.hold = true;
+  publish.command.composition = image_->composition();
+  publish.command.unknown_tensors = image_->unknown_tensors();
   state_ = State::kSending;
   sending_ = {.token = publish.token};
   session_.Publish(publish.token, publish.command, now);

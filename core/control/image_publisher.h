@@ -52,6 +52,7 @@ class ImagePublisher {
             .version_before = image_->version_before(),
             .before = image_->regions_before()};
   }
+  const Image& image() const { return *image_; }
   // Returns the time at which Step() must be called again, even if no copy ends.
   absl::Time next_deadline() const;
 

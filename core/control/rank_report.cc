@@ -51,6 +51,8 @@ proto::RankReport EncodeReport(const TrainerReport& report, const Fabric& fabric
   AddCounter("stores", report.total.stores, out);
   AddCounter("staged_bytes", report.total.staged_bytes, out);
   AddCounter("spared_bytes", report.total.spared_bytes, out);
+  AddCounter("left_out_elements", report.left_out_elements, out);
+  AddCounter("unselected_bytes", report.unselected_bytes, out);
   AddCounter("immediates", report.total.immediates, out);
   AddCounter("maxima_messages", report.total.maxima_messages, out);
   AddCounter("maxima_bytes", report.total.maxima_bytes, out);

@@ -23,7 +23,11 @@ struct TrainerReport {
   uint64_t planned_bytes = 0;  // Bytes sent in every update of this plan.
   TransferCounts counts;       // The latest update's, so far.
   TransferCounts total;        // The sum over all updates that were sent before the latest.
-  StageSpans stages;           // The latest update's.
+  // What was left out of all versions: elements that had changed, and bytes of tensors that were
+  // not selected.
+  uint64_t left_out_elements = 0;
+  uint64_t unselected_bytes = 0;
+  StageSpans stages;  // The latest update's.
   // The times at which the parts of the latest update began on this rank.
   absl::Time published;  // publish() was called.
   absl::Time started;    // START arrived, and data began to move.
@@ -50,6 +54,8 @@ struct WorkerReport {
   bool in_doubt = false;
   // Another group lends a version that this worker's group has missed.
   bool catching_up = false;
+  // What is shown is all of the trainers' tensors, exactly.
+  bool exact = true;
 };
 
 // Encode a report for the controller, with the fabric's counters added to the rank's own.

@@ -46,7 +46,8 @@ std::string StatusToJson(const proto::StatusReply& status) {
                      {"moved_bytes", rank.report().moved_bytes()},
                      {"stages", stages},
                      {"counters", counters},
-                     {"shown_version", rank.shown_version()}});
+                     {"shown_version", rank.shown_version()},
+                     {"approximate", rank.approximate()}});
   }
   nlohmann::json groups = nlohmann::json::array();
   for (const proto::GroupStatus& group : status.groups()) {

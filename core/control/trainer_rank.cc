@@ -28,10 +28,10 @@ absl::StatusOr<std::unique_ptr<TrainerRank>> TrainerRank::Create(
   std::unique_ptr<Image> image;
   if (engine.has_images()) {
     WAYBILL_ASSIGN_OR_RETURN(
-        image,
-        Image::Create(
-            regions, engine.changes == Changes::kNever ? VersionsKept::kNewest : VersionsKept::kTwo,
-            engine.stage_threads, [fabric] { fabric->Wake(); }));
+        image, Image::Create(
+                   manifest, regions,
+                   engine.changes == Changes::kNever ? VersionsKept::kNewest : VersionsKept::kTwo,
+                   engine.stage_threads, [fabric] { fabric->Wake(); }));
     regions = image->regions();
   }
   std::unique_ptr<TrainerRank> rank(new TrainerRank(std::move(options), std::move(manifest),
@@ -72,8 +72,26 @@ void TrainerRank::Join(uint64_t token, absl::Time deadline, absl::Time now) {
 
 void TrainerRank::Publish(uint64_t token, const PublishCommand& command, absl::Time now) {
   report_.published = now;
+  if (const absl::Status refused = CheckSelection(command.selection); !refused.ok()) {
+    return actions_.Tell(
+        {.kind = Notice::Kind::kPublished,
+         .token = token,
+         .version = command.version,
+         .status = While(absl::StrCat("publish version ", command.version), refused)});
+  }
   images_ ? images_->Publish(token, command) : session_.Publish(token, command, now);
   HandleEvents(now);
+}
+
+absl::Status TrainerRank::CheckSelection(const Selection& selection) const {
+  WAYBILL_RETURN_IF_ERROR(selection.Check());
+  if (selection.everything() || staging_->options().changes != Changes::kNever) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      "a version of a part of the tensors is made from the version before it, which a trainer "
+      "keeps "
+      "that has the option `changes`");
 }
 
 void TrainerRank::Proceed(uint64_t token, const absl::Status& done, absl::Time now) {
@@ -162,6 +180,10 @@ TrainerReport TrainerRank::report() const {
       AddSpans(group.sender->engine().timeline().spans(), report.stages);
   }
   report.groups = session_.groups();
+  if (images_) {
+    report.left_out_elements = images_->image().left_out_elements();
+    report.unselected_bytes = images_->image().unselected_bytes();
+  }
   return report;
 }
 

@@ -120,6 +120,8 @@ class TrainerRank final : private TrainerHost {
   };
 
   void PollFabric();
+  // Returns why the publish's selection cannot be taken over.
+  absl::Status CheckSelection(const Selection& selection) const;
   // Returns the versions that an update may be sent from: without the one before if everything is
   // to be sent.
   VersionsInMemory Choose(Group& group, const PublishCommand& publish, const proto::Start& start);

@@ -126,6 +126,7 @@ WorkerReport WorkerRank::report() const {
   report.counts = engine_->counts();
   report.in_doubt = session_.in_doubt();
   report.catching_up = session_.catching_up();
+  report.exact = session_.exact();
   return report;
 }
 

@@ -12,8 +12,11 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/narrow.h"
 #include "core/base/status.h"
+#include "core/change/largest_changes.h"
 #include "core/fabric/available_memory.h"
+#include "core/tensor/runs.h"
 #include "kernels/copy.h"
+#include "kernels/elements.h"
 
 namespace waybill {
 namespace {
@@ -38,18 +41,39 @@ absl::StatusOr<void*> MapHostMemory(uint64_t size_bytes) {
   return memory;
 }
 
+// Returns the type of elements of which the largest changes can be found.
+std::optional<kernels::Wide> WideOf(const Format& format) {
+  if (format.content != Content::kPlain) return std::nullopt;
+  if (format.dtype == Dtype::kF32) return kernels::Wide::kF32;
+  if (format.dtype == Dtype::kF16) return kernels::Wide::kF16;
+  if (format.dtype == Dtype::kBf16) return kernels::Wide::kBf16;
+  return std::nullopt;
+}
+
+// Calls visit(offset_bytes, size_bytes), counted from the shard's first element, in the order of
+// memory.
+template <typename Visit>
+void ForEachRunOf(const ShardView& shard, Visit visit) {
+  std::vector<int64_t> extents;
+  extents.reserve(shard.place.strides.size());
+  for (int d = 0; d < shard.box.dimensions(); ++d) extents.push_back(shard.box.extent(d));
+  ForEachRun(extents, shard.place.strides, ElementBytes(shard.format), visit);
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Image>> Image::Create(absl::Span<const MemorySpan> regions,
+absl::StatusOr<std::unique_ptr<Image>> Image::Create(Manifest manifest,
+                                                     absl::Span<const MemorySpan> regions,
                                                      VersionsKept kept, uint32_t threads,
                                                      std::function<void()> wake) {
-  std::unique_ptr<Image> image(new Image(threads, std::move(wake)));
+  std::unique_ptr<Image> image(new Image(std::move(manifest), threads, std::move(wake)));
   WAYBILL_RETURN_IF_ERROR(image->Reserve(regions, kept));
   return image;
 }
 
-Image::Image(uint32_t threads, std::function<void()> wake)
-    : wake_(std::move(wake)),
+Image::Image(Manifest manifest, uint32_t threads, std::function<void()> wake)
+    : manifest_(std::move(manifest)),
+      wake_(std::move(wake)),
       batch_([this](uint32_t task) { Copy(task); },
              [this] {
                ended_.store(true, std::memory_order_release);
@@ -120,7 +144,14 @@ absl::Status Image::Reserve(absl::Span<const MemorySpan> regions, VersionsKept k
   return absl::OkStatus();
 }
 
-void Image::BeginCopy(uint64_t version) {
+void Image::BeginCopy(uint64_t version, const Selection& selection) {
+  parts_.clear();
+  unknown_tensors_.clear();
+  const bool everything = selection.everything() || version_ == 0;
+  if (!selection.everything()) selected_ = selection.SelectIn(manifest_, &unknown_tensors_);
+  composition_ = everything ? 0 : selection.Compose(version_, composition_);
+  at_most_ppm_ = selection.at_most_ppm;
+  if (!everything) Divide();
   if (!before_.empty()) {
     std::swap(copies_, before_);
     version_before_ = std::exchange(version_, version);
@@ -128,7 +159,22 @@ void Image::BeginCopy(uint64_t version) {
   ++copies_begun_;
   copying_ = true;
   ended_.store(false, std::memory_order_relaxed);
-  pool_.Run(batch_, device_tasks() + static_cast<uint32_t>(host_pieces_.size()));
+  pool_.Run(batch_, everything ? device_tasks() + static_cast<uint32_t>(host_pieces_.size())
+                               : static_cast<uint32_t>(parts_.size()));
+}
+
+void Image::Divide() {
+  for (uint32_t s = 0; s < manifest_.shard_count(); ++s) {
+    const ShardView shard = manifest_.shard(s);
+    const uint64_t size_bytes = manifest_.shard_bytes(s);
+    bool contiguous = false;
+    ForEachRunOf(shard,
+                 [&](uint64_t, uint64_t run_bytes) { contiguous = run_bytes == size_bytes; });
+    const uint64_t most = contiguous ? kPieceBytes : size_bytes;
+    for (uint64_t begin = 0; begin < size_bytes; begin += most) {
+      parts_.push_back({s, begin, std::min(begin + most, size_bytes)});
+    }
+  }
 }
 
 std::optional<absl::Status> Image::TakeEnd() {
@@ -145,6 +191,7 @@ void Image::Cancel() {
 
 // On any thread.
 void Image::Copy(uint32_t task) {
+  if (!parts_.empty()) return TakeOver(parts_[task]);
   // The GPU's task comes first, since the GPU copies while threads do.
   if (task < device_tasks()) {
     device_status_ = CopyOnDevice();
@@ -153,6 +200,46 @@ void Image::Copy(uint32_t task) {
   const Piece& piece = host_pieces_[task - device_tasks()];
   kernels::Copy(To(piece), From(piece), piece.size_bytes, kernels::Stores::kStreaming);
   kernels::StreamFence();
+}
+
+// On any thread.
+void Image::TakeOver(const ShardPart& part) {
+  const ShardView shard = manifest_.shard(part.shard);
+  const uint64_t width = ElementBytes(shard.format);
+  const bool selected = selected_[shard.tensor_index];
+  const std::optional<kernels::Wide> type =
+      at_most_ppm_ < Selection::kMillion ? WideOf(shard.format) : std::nullopt;
+  std::optional<LargestChanges> changes;
+  if (selected && type) changes.emplace();
+  if (!selected) unselected_bytes_.fetch_add(part.end - part.begin, std::memory_order_relaxed);
+  // Rounded down over the whole shard, so that short runs do not take more than their part.
+  const auto most_before = [&](uint64_t elements) {
+    return elements * at_most_ppm_ / Selection::kMillion;
+  };
+  uint64_t passed = 0, left_out = 0;  // Bytes of the shard, in the order of memory; elements.
+  const auto take_run = [&](uint64_t offset, uint64_t run_bytes) {
+    const uint64_t begin = std::max(passed, part.begin),
+                   end = std::min(passed + run_bytes, part.end);
+    offset += shard.place.offset_bytes - passed;  // Of the shard's first byte, were it contiguous.
+    passed += run_bytes;
+    const uint64_t most_bytes = changes ? LargestChanges::kBlockElements * width : kPieceBytes;
+    for (uint64_t at = begin; at < end; at += most_bytes) {
+      const uint64_t size = std::min(most_bytes, end - at);
+      const uint32_t region = shard.place.region_index;
+      std::byte* const to = copies_[region].data + offset + at;
+      const std::byte* const newest = tensors_[region].data + offset + at;
+      const std::byte* const before = before_[region].data + offset + at;
+      kernels::Copy(to, selected && !changes ? newest : before, size,
+                    changes ? kernels::Stores::kCached : kernels::Stores::kStreaming);
+      if (!changes) continue;
+      const uint64_t first = at / width, last = (at + size) / width;
+      left_out +=
+          changes->Take(*type, newest, to, last - first, most_before(last) - most_before(first));
+    }
+  };
+  ForEachRunOf(shard, take_run);
+  kernels::StreamFence();
+  left_out_elements_.fetch_add(left_out, std::memory_order_relaxed);
 }
 
 absl::Status Image::CopyOnDevice() {

@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstring>
+#include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 namespace waybill {
@@ -53,7 +56,7 @@ TEST_P(ImageTest, ACopyHasTheBytesThatTheRegionsHadAndKeepsThem) {
   const std::vector<MemorySpan> regions = {SpanOf(small), SpanOf(none), SpanOf(large)};
   Alarm alarm;
   const auto image =
-      Image::Create(regions, VersionsKept::kNewest, GetParam(), [&] { alarm.Ring(); });
+      Image::Create(Manifest(), regions, VersionsKept::kNewest, GetParam(), [&] { alarm.Ring(); });
   ASSERT_TRUE(image.ok()) << image.status();
   EXPECT_EQ((*image)->TakeEnd(), std::nullopt);
   for (size_t round = 0; round < 3; ++round) {
@@ -80,7 +83,7 @@ TEST_P(ImageTest, ACopyThatIsGivenUpHasNoEndAndTheNextOneIsWhole) {
   const std::vector<MemorySpan> regions = {SpanOf(large)};
   Alarm alarm;
   const auto image =
-      Image::Create(regions, VersionsKept::kNewest, GetParam(), [&] { alarm.Ring(); });
+      Image::Create(Manifest(), regions, VersionsKept::kNewest, GetParam(), [&] { alarm.Ring(); });
   ASSERT_TRUE(image.ok()) << image.status();
   (*image)->BeginCopy(1);
   (*image)->Cancel();
@@ -96,7 +99,8 @@ TEST_P(ImageTest, TheVersionBeforeIsKeptUntilACopyIsGivenUp) {
   std::vector<std::byte> small(3), large((9 << 20) + 5);
   const std::vector<MemorySpan> regions = {SpanOf(small), SpanOf(large)};
   Alarm alarm;
-  const auto image = Image::Create(regions, VersionsKept::kTwo, GetParam(), [&] { alarm.Ring(); });
+  const auto image =
+      Image::Create(Manifest(), regions, VersionsKept::kTwo, GetParam(), [&] { alarm.Ring(); });
   ASSERT_TRUE(image.ok()) << image.status();
   const auto copy = [&](uint64_t version) {
     (*image)->BeginCopy(version);
@@ -128,6 +132,134 @@ TEST_P(ImageTest, TheVersionBeforeIsKeptUntilACopyIsGivenUp) {
   EXPECT_EQ((*image)->version_before(), 8u);
 }
 
+// Two tensors of floats, and bytes: a contiguous matrix of 3 x 1M, a transposed one, and a counter.
+class ApproximateImageTest : public testing::TestWithParam<uint32_t> {
+ protected:
+  static constexpr int64_t kRows = 3, kColumns = 1 << 20, kSide = 300;
+
+  ApproximateImageTest() : matrix_(kRows * kColumns), transposed_(kSide * kSide), counter_(5) {
+    Manifest manifest;
+    AddShard(manifest, "matrix", matrix_, {kRows, kColumns}, {kColumns, 1}, Dtype::kF32);
+    AddShard(manifest, "transposed", transposed_, {kSide, kSide}, {1, kSide}, Dtype::kF32);
+    AddShard(manifest, "counter", counter_, {5}, {1}, Dtype::kI32);
+    image_ = Image::Create(manifest, regions_, VersionsKept::kTwo, GetParam(), [this] {
+               alarm_.Ring();
+             }).value();
+  }
+
+  template <typename T>
+  void AddShard(Manifest& manifest, const char* name, std::vector<T>& data,
+                const std::vector<int64_t>& shape, const std::vector<int64_t>& strides,
+                Dtype dtype) {
+    const uint32_t region = manifest.AddRegion(name, data.size() * sizeof(T));
+    const uint32_t tensor = manifest.AddTensor(name, shape, dtype);
+    manifest.AddShard(tensor, {dtype}, Box::Whole(shape),
+                      {.region_index = region, .offset_bytes = 0, .strides = strides});
+    regions_.push_back({.kind = MemoryKind::kHost,
+                        .data = reinterpret_cast<std::byte*>(data.data()),
+                        .size_bytes = data.size() * sizeof(T)});
+  }
+
+  void Copy(uint64_t version, const Selection& selection) {
+    image_->BeginCopy(version, selection);
+    alarm_.Await();
+    while (!image_->TakeEnd()) alarm_.Await();
+  }
+
+  // Element i of all grows by i % 1000 / 1000 of itself.
+  void Train() {
+    for (auto* const data : {&matrix_, &transposed_}) {
+      for (size_t i = 0; i < data->size(); ++i) {
+        (*data)[i] += (*data)[i] * static_cast<float>(i % 1000) / 1000;
+      }
+    }
+    for (int32_t& count : counter_) ++count;
+  }
+
+  template <typename T>
+  std::vector<T> Copied(uint32_t region) const {
+    const MemorySpan& copy = image_->regions()[region];
+    std::vector<T> data(copy.size_bytes / sizeof(T));
+    std::memcpy(data.data(), copy.data, copy.size_bytes);
+    return data;
+  }
+
+  std::vector<float> matrix_, transposed_;
+  std::vector<int32_t> counter_;
+  std::vector<MemorySpan> regions_;
+  Alarm alarm_;
+  std::unique_ptr<Image> image_;
+};
+
+TEST_P(ApproximateImageTest, OfTensorsThatAreNotSelectedHasTheVersionBefore) {
+  std::fill(matrix_.begin(), matrix_.end(), 1);
+  Copy(1, {.tensors = {"counter", "else"}});
+  EXPECT_EQ(image_->composition(), 0u);  // There was none before.
+  EXPECT_EQ(Copied<float>(0), matrix_);
+  EXPECT_EQ(image_->unknown_tensors(), std::vector<std::string>{"else"});
+  const std::vector<float> before = matrix_;
+  Train();
+  Copy(2, {.tensors = {"counter"}});
+  EXPECT_EQ(image_->composition(), (Selection{.tensors = {"counter"}}.Compose(1, 0)));
+  EXPECT_TRUE(image_->unknown_tensors().empty());
+  EXPECT_EQ(Copied<float>(0), before);
+  EXPECT_EQ(Copied<int32_t>(2), counter_);
+  EXPECT_EQ(image_->unselected_bytes(), 4 * (matrix_.size() + transposed_.size()));
+  EXPECT_EQ(image_->version_before(), 1u);
+  Copy(3, {});
+  EXPECT_EQ(image_->composition(), 0u);
+  EXPECT_EQ(Copied<float>(0), matrix_);
+}
+
+TEST_P(ApproximateImageTest, TakesTheLargestChangesOfEachBlockAndTheOthersLater) {
+  std::fill(matrix_.begin(), matrix_.end(), 1);
+  std::fill(transposed_.begin(), transposed_.end(), 1);
+  Copy(1, {});
+  Train();
+  constexpr size_t kBlock = 65'536;
+  const Selection hundredth{.at_most_ppm = 10'000};
+  Copy(2, hundredth);
+  EXPECT_EQ(Copied<int32_t>(2), counter_);  // Of other types, everything.
+  uint64_t left = 0;
+  for (const uint32_t region : {0U, 1U}) {
+    const std::vector<float>& newest = region == 0 ? matrix_ : transposed_;
+    const std::vector<float> copied = Copied<float>(region);
+    for (size_t begin = 0; begin < newest.size(); begin += kBlock) {
+      const size_t end = std::min(begin + kBlock, newest.size());
+      std::vector<float> taken, others;
+      for (size_t i = begin; i < end; ++i) {
+        if (copied[i] == newest[i]) {
+          if (newest[i] != 1) taken.push_back(newest[i]);
+        } else {
+          EXPECT_EQ(copied[i], 1.0F) << i;
+          others.push_back(newest[i]);
+        }
+      }
+      EXPECT_EQ(taken.size(), end / 100 - begin / 100) << region << " from " << begin;
+      EXPECT_GE(*std::min_element(taken.begin(), taken.end()),
+                *std::max_element(others.begin(), others.end()));
+      left += others.size();
+    }
+  }
+  EXPECT_EQ(image_->left_out_elements(), left);
+  const uint64_t second = image_->composition();
+  Copy(3, {.at_most_ppm = 999'999});  // The tensors are the same, and what was left is a change.
+  EXPECT_EQ(image_->composition(), (Selection{.at_most_ppm = 999'999}.Compose(2, second)));
+  EXPECT_EQ(Copied<float>(0), matrix_);
+  EXPECT_EQ(Copied<float>(1), transposed_);
+}
+
+TEST_P(ApproximateImageTest, AfterACopyThatWasGivenUpIsOfEverything) {
+  Copy(1, {});
+  image_->BeginCopy(2, {.at_most_ppm = 1});
+  image_->Cancel();
+  Train();
+  Copy(3, {.at_most_ppm = 1});
+  EXPECT_EQ(image_->composition(), 0u);
+  EXPECT_EQ(Copied<float>(0), matrix_);
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, ApproximateImageTest, testing::Values(0, 1, 3));
 INSTANTIATE_TEST_SUITE_P(Threads, ImageTest, testing::Values(0, 1, 3));
 
 TEST(Image, ThatDoesNotFitIsRefusedWithWhatItCostsToDoWithout) {
@@ -135,7 +267,7 @@ TEST(Image, ThatDoesNotFitIsRefusedWithWhatItCostsToDoWithout) {
   const MemorySpan huge = {
       .kind = MemoryKind::kHost, .data = &byte, .size_bytes = uint64_t{1} << 46};
   const absl::Status status =
-      Image::Create({&huge, 1}, VersionsKept::kNewest, /*threads=*/0, [] {}).status();
+      Image::Create(Manifest(), {&huge, 1}, VersionsKept::kNewest, /*threads=*/0, [] {}).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("70368744177664 bytes of host memory"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("must not change meanwhile"));

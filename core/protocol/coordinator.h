@@ -196,6 +196,7 @@ class Coordinator final {
     // Names the data that no trainer here holds. OK if nothing is missing, or if that is unknown.
     absl::Status holes;
     uint64_t lent_version = 0;  // The version that the term's lender lends.
+    uint64_t lent_composition = 0;
     // Publishes wait for the loan until this time.
     absl::Time loan_patience = absl::InfinitePast();
     CatchUpAttempts attempts;
@@ -370,7 +371,7 @@ class Coordinator final {
   void EndLoan(Group& group);
   // Ends the group's loan or catch-up round, unless its decision may be recorded already.
   void EndCatchingUp(Group& group, const absl::Status& why, absl::Time now);
-  void BeginCatchingUp(Group& group, uint64_t version, absl::Time now);
+  void BeginCatchingUp(Group& group, uint64_t version, uint64_t composition, absl::Time now);
 
   // --- decisions (coordinator_decisions.cc) ---
 
@@ -402,6 +403,10 @@ class Coordinator final {
   void SendOutcome(uint32_t trainer, uint64_t attempt, uint64_t version, const std::string& group,
                    const Part& part);
   absl::Status CompareReplicas(uint32_t trainer, const Publication& publication) const;
+  // Returns an error if the trainer's version is not made of what the others' is, or of tensors
+  // that no trainer has.
+  absl::Status CheckComposition(uint32_t trainer, uint64_t composition,
+                                const Publication& publication) const;
   // Refuses the version to all its trainers if it is not opened; otherwise gives it up in the
   // groups that have not decided it.
   void RefuseToAll(Publication& publication, const absl::Status& why);
@@ -439,7 +444,7 @@ class Coordinator final {
 
   void OnRoundMessage(Member& member, const proto::RankMessage& message, absl::Time now);
   void TellRenewal(const Group& group, const Member& member, const proto::Ready& ready);
-  UpdateId NextUpdate(Group& group, uint64_t version);
+  UpdateId NextUpdate(Group& group, uint64_t version, uint64_t composition);
   // Returns the members of a round that brings the version to all workers that lack it.
   RoundMembers MembersOfRound(const Group& group, uint64_t version);
   void BeginRound(Group& group, Publication& publication, absl::Time now);
@@ -470,6 +475,7 @@ class Coordinator final {
 
   Publications publications_;
   uint64_t held_version_ = 0;        // The version that every trainer holds; 0: none.
+  uint64_t held_composition_ = 0;    // Of that version.
   proto::OldestShown oldest_shown_;  // The last message of this kind to the trainers.
   // The last time at which a complete term lost a member.
   absl::Time incomplete_since_ = absl::InfinitePast();

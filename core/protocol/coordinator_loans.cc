@@ -42,12 +42,14 @@ uint64_t Coordinator::NewestToGet() const {
 // Called when a trainer holds another version, comes or goes.
 void Coordinator::NoteHeld() {
   const auto& trainers = members_.trainers().here;
-  const uint64_t version =
-      any_trainer_absent() || trainers.empty() ? 0 : trainers.begin()->second->held.version();
+  proto::Held held;
+  if (!any_trainer_absent() && !trainers.empty()) held = trainers.begin()->second->held;
   const bool all = std::all_of(trainers.begin(), trainers.end(), [&](const auto& trainer) {
-    return trainer.second->held.version() == version;
+    return trainer.second->held.version() == held.version() &&
+           trainer.second->held.composition() == held.composition();
   });
-  const uint64_t before = std::exchange(held_version_, all ? version : 0);
+  const uint64_t before = std::exchange(held_version_, all ? held.version() : 0);
+  held_composition_ = held.composition();
   if (held_version_ == before) return;
   changed_.insert(standings_.behind().begin(), standings_.behind().end());
 }
@@ -145,7 +147,7 @@ void Coordinator::TryCatchUp(Group& group, absl::Time now) {
   if (!FindLender(group).empty()) {
     group.term.Gather();
   } else if (IsHeldFor(group)) {
-    BeginCatchingUp(group, NewestToGet(), now);
+    BeginCatchingUp(group, held_version_, held_composition_, now);
   }
 }
 
@@ -185,13 +187,14 @@ void Coordinator::EndLoan(Group& group) {
   group.lent_version = 0;
 }
 
-void Coordinator::BeginCatchingUp(Group& group, uint64_t version, absl::Time now) {
+void Coordinator::BeginCatchingUp(Group& group, uint64_t version, uint64_t composition,
+                                  absl::Time now) {
   RoundMembers members = MembersOfRound(group, version);
   if (members.workers.empty()) return group.term.Gather();     // It has got it meanwhile.
   const absl::Time deadline = now + options_.absence_timeout;  // To be READY.
-  group.round = std::make_unique<UpdateRound>(NextUpdate(group, version), std::move(members),
-                                              /*digests_off=*/false, deadline, group.term.plan(),
-                                              IfLanesDie::kAbort, &group);
+  group.round = std::make_unique<UpdateRound>(
+      NextUpdate(group, version, composition), std::move(members),
+      /*digests_off=*/false, deadline, group.term.plan(), IfLanesDie::kAbort, &group);
   group.catching_up = true;
   group.round->Begin(/*catch_up=*/true, /*continued=*/nullptr, now);
   for (uint32_t s = 0; s < group.term.plan().sender_count(); ++s) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/base/status.h"
 #include "core/protocol/coordinator.h"
 #include "core/protocol/message_codec.h"
@@ -91,6 +92,7 @@ void Coordinator::OnPublish(const Member& member, const proto::Publish& publish,
                      publish.hold_commit() ? "with" : "without",
                      " hold_commit, unlike others; all trainers have to do the same"));
   }
+  fits.Update(CheckComposition(trainer, publish.composition(), publication));
   if (!fits.ok()) {
     // Nobody knows which of two trainers is right.
     if (publication.opened) RefusePublish(trainer, version, publish.attempt(), fits);
@@ -104,6 +106,22 @@ void Coordinator::OnPublish(const Member& member, const proto::Publish& publish,
   }
   // Other trainers may have published a later version before.
   GiveUpIfOvertaken(version);
+}
+
+absl::Status Coordinator::CheckComposition(uint32_t trainer, uint64_t composition,
+                                           const Publication& publication) const {
+  if (composition != publication.composition) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("publish version ", publication.version, ": trainer ", trainer,
+                     " has made it of another selection, or from other versions, than trainers "
+                     "before it; publish one version on all of them with neither tensors nor "
+                     "at_most"));
+  }
+  const bool all = publication.publishes.size() == members_.trainers().size;
+  if (!all || publication.unknown_tensors.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("publish version ", publication.version, ": no trainer has a tensor \"",
+                   absl::StrJoin(publication.unknown_tensors, "\", \""), "\""));
 }
 
 // Versions grow: a trainer that publishes a later version will not publish the earlier ones that

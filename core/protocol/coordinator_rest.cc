@@ -88,9 +88,9 @@ void Coordinator::ContinueRound(Group& group, absl::Time now) {
     const bool takes_part = published ? rest.holders.contains(t) : group.round->IsAwaited(trainer);
     if (!takes_part) members.absent.insert(t);
   }
-  group.round = std::make_unique<UpdateRound>(NextUpdate(group, version), std::move(members),
-                                              publication.digests_off, publication.deadline,
-                                              group.term.plan(), IfLanesDie::kAbort, &group);
+  group.round = std::make_unique<UpdateRound>(
+      NextUpdate(group, version, rest.continued.composition), std::move(members),
+      publication.digests_off, publication.deadline, group.term.plan(), IfLanesDie::kAbort, &group);
   if (publication.waits_for_word()) group.round->HoldCommit();
   group.round->Begin(/*catch_up=*/false, &rest.continued, now);
   for (const auto& [trainer, publish] : publication.publishes) {

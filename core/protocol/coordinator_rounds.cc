@@ -19,12 +19,13 @@ constexpr absl::Duration kRelayStopTimeout = absl::Seconds(5);
 
 }  // namespace
 
-UpdateId Coordinator::NextUpdate(Group& group, uint64_t version) {
+UpdateId Coordinator::NextUpdate(Group& group, uint64_t version, uint64_t composition) {
   group.sequence = group.sequence % kSequenceMask + 1;  // Never 0.
   return {.version = version,
           .sequence = group.sequence,
           .epoch = group.term.epoch(),
-          .plan_hash = group.term.plan().hash()};
+          .plan_hash = group.term.plan().hash(),
+          .composition = composition};
 }
 
 RoundMembers Coordinator::MembersOfRound(const Group& group, uint64_t version) {
@@ -46,8 +47,8 @@ void Coordinator::BeginRound(Group& group, Publication& publication, absl::Time 
   }
   publication.SetPart(group.name, {Part::State::kOpen});
   group.round = std::make_unique<UpdateRound>(
-      NextUpdate(group, publication.version), std::move(members), publication.digests_off,
-      publication.deadline, group.term.plan(),
+      NextUpdate(group, publication.version, publication.composition), std::move(members),
+      publication.digests_off, publication.deadline, group.term.plan(),
       group.term.plan().quantises() ? IfLanesDie::kAbort : IfLanesDie::kPlanRest, &group);
   if (publication.waits_for_word()) group.round->HoldCommit();
   group.catching_up = false;
@@ -165,7 +166,7 @@ void Coordinator::OnRoundMessage(Member& member, const proto::RankMessage& messa
       if (message.shown().version() > member.shown_version) {
         member.shown_at = group.catching_up ? absl::InfinitePast() : now;
       }
-      members_.SetShown(member, message.shown().version(), message.shown().round());
+      members_.SetShown(member, message.shown());
       group.to_lend.reset();
       member.unusable.reset();
       TellUndecidedLater(group);

@@ -156,6 +156,7 @@ proto::StatusReply Coordinator::Status(const proto::StatusRequest& request) cons
     rank->set_name(absl::StrCat(Name(id.role), " ", id.rank));
     rank->set_group(id.group);
     rank->set_shown_version(member.shown_version);
+    rank->set_approximate(member.shown_composition != 0);
     *rank->mutable_report() = member.report;
     bool connected = false;
     uint64_t planned_bytes = 0;

@@ -129,7 +129,11 @@ void Coordinator::OnPlanned(const std::string& name, uint64_t ticket, Planned pl
     group.attempts.OnAsked(group.term.lender());
     Group* const lender = FindGroup(group.term.lender());
     group.lent_version = lender == nullptr ? 0 : VersionToLend(*lender);
-    if (group.lent_version == 0) plan = absl::AbortedError("it shows several versions");
+    if (group.lent_version == 0) {
+      plan = absl::AbortedError("it shows several versions");
+    } else {
+      group.lent_composition = lender->workers.here.begin()->second->shown_composition;
+    }
   }
   if (!plan.ok()) {
     // Those of another training may be taking the places of the trainers that are here.
@@ -228,7 +232,9 @@ void Coordinator::OnConnected(Member& member, const proto::Connected& connected,
   }
   if (!for_one_round) SetHere(*group, true);
   if (group->rest) return ContinueRound(*group, now);
-  if (group->term.lent()) return BeginCatchingUp(*group, group->lent_version, now);
+  if (group->term.lent()) {
+    return BeginCatchingUp(*group, group->lent_version, group->lent_composition, now);
+  }
   ReplaceLanes(*group, now);
 }
 

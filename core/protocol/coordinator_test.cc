@@ -197,6 +197,7 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
     Tell(kTrainer[trainer], [&](proto::RankMessage& m) {
       m.mutable_publish()->set_version(version);
       m.mutable_publish()->set_deadline_ms(deadline_ms);
+      m.mutable_publish()->set_composition(composition_);
     });
   }
   void Ready(uint32_t w) {
@@ -208,7 +209,9 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
   void Shown(uint32_t w, bool unchanged = false) {
     Tell(kWorker[w], [&](auto& m) {
       *m.mutable_shown()->mutable_round() = round(w);
-      m.mutable_shown()->set_version(Last(kWorker[w], Kind::kPrepare)->prepare().version());
+      const proto::Prepare& prepare = Last(kWorker[w], Kind::kPrepare)->prepare();
+      m.mutable_shown()->set_version(prepare.version());
+      m.mutable_shown()->set_composition(prepare.composition());
       m.mutable_shown()->set_unchanged(unchanged);
     });
   }
@@ -217,6 +220,7 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
     Tell(kTrainer[t], [&](auto& m) {
       m.mutable_held()->set_version(version);
       m.mutable_held()->set_attempt(30 + t);
+      m.mutable_held()->set_composition(composition_);
     });
   }
   void Refuse(uint32_t w) {
@@ -266,9 +270,10 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
   std::vector<std::string> groups_ = {"all", "all"};
   std::set<std::string> required_;
   Relays relays_ = Relays::kNever;
-  bool stranger_ = false;    // Workers want a tensor that no trainer has.
-  bool swapped_ = false;     // Trainers hold each other's rows.
-  uint64_t first_byte_ = 0;  // Where the shard of a rank that joins begins in its region.
+  bool stranger_ = false;     // Workers want a tensor that no trainer has.
+  bool swapped_ = false;      // Trainers hold each other's rows.
+  uint64_t composition_ = 0;  // Of what trainers publish and hold, and of what workers show.
+  uint64_t first_byte_ = 0;   // Where the shard of a rank that joins begins in its region.
   absl::Time now_ = absl::FromUnixSeconds(1'000'000);
   std::unique_ptr<Coordinator> coordinator_;
   std::map<ConnectionId, std::vector<proto::ControllerMessage>> sent_;
@@ -870,6 +875,7 @@ class CatchUpTest : public CoordinatorTest {
       join.set_shown_version(version);
       join.mutable_shown_round()->set_epoch(1);
       join.mutable_shown_round()->set_sequence(shown_sequence_);
+      join.set_shown_composition(version == 0 ? 0 : composition_);
       join.set_catch_up(catch_up_);
     });
   }
@@ -920,6 +926,21 @@ TEST_F(CatchUpTest, AGroupThatJoinsGetsTheNewestVersionFromOneThatShowsIt) {
 }
 
 // Group "b" has two workers. Worker 0 of it is about to show version 6, which group "a" has missed.
+class ApproximateLoanTest : public CatchUpTest {
+ protected:
+  ApproximateLoanTest() { composition_ = 77; }
+};
+
+TEST_F(ApproximateLoanTest, AnApproximateVersionIsLentAsOne) {
+  JoinShowing(1, 0);
+  ConnectLoan();
+  EXPECT_EQ(Last(kWorker[1], Kind::kPrepare)->prepare().composition(), 77u);
+  const proto::StatusReply status = coordinator_->Status();
+  for (const proto::RankStatus& rank : status.ranks()) {
+    EXPECT_EQ(rank.approximate(), rank.group() == "a") << rank.name();
+  }
+}
+
 class NewerThanTheLenderTest : public CatchUpTest {
  protected:
   NewerThanTheLenderTest() {
@@ -965,6 +986,25 @@ TEST_F(HeldCatchUpTest, AGroupGetsWhatItMissedFromTrainersThatHoldIt) {
   EXPECT_EQ(Count(kWorker[1], Kind::kCommit), 1);
   EXPECT_EQ(Count(kTrainer[0], Kind::kOutcome), 0);
   EXPECT_EQ(coordinator_->Status().phase(), "ready");  // The term goes on.
+}
+
+class ApproximateHeldTest : public HeldCatchUpTest {
+ protected:
+  ApproximateHeldTest() { composition_ = 77; }
+};
+
+TEST_F(ApproximateHeldTest, AnApproximateVersionThatIsHeldComesAsOne) {
+  EXPECT_EQ(Last(kWorker[1], Kind::kPrepare)->prepare().version(), 5u);
+  EXPECT_EQ(Last(kWorker[1], Kind::kPrepare)->prepare().composition(), 77u);
+}
+
+TEST_F(ApproximateHeldTest, TrainersThatHoldDifferentVersionsOfOneNumberHoldNone) {
+  Refuse(1);
+  composition_ = 78;
+  Hold(0, 5);
+  sent_.clear();
+  Pass(absl::Seconds(30));
+  EXPECT_EQ(Count(kWorker[1], Kind::kPrepare), 0);
 }
 
 TEST_F(HeldCatchUpTest, AReleaseEndsItAndTheNextVersionBringsTheGroupUpToDate) {
@@ -2989,6 +3029,66 @@ TEST_F(HeldCommitTest, TrainersThatDoNotAgreeWhetherItWaitsAreRefused) {
   EXPECT_EQ(Error(kTrainer[1], Kind::kPublishRefused), why);
   EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome), why);
   EXPECT_EQ(Error(kWorker[0], Kind::kAbort), why);
+}
+
+TEST_F(CoordinatorTest, RanksAreToldWhatAnApproximateVersionIsMadeOf) {
+  MakeCoordinator();
+  Establish();
+  composition_ = 77;
+  Decide(5);
+  for (const uint32_t w : {0u, 1u}) {
+    EXPECT_EQ(Last(kWorker[w], Kind::kPrepare)->prepare().composition(), 77u);
+    EXPECT_EQ(Last(kTrainer[w], Kind::kStart)->start().composition(), 77u);
+    Shown(w);
+  }
+  proto::StatusReply status = coordinator_->Status();
+  for (const proto::RankStatus& rank : status.ranks()) {
+    EXPECT_EQ(rank.approximate(), rank.name().starts_with("worker")) << rank.name();
+  }
+  composition_ = 0;
+  Decide(6);
+  Shown(0);
+  status = coordinator_->Status();
+  for (const proto::RankStatus& rank : status.ranks()) {
+    EXPECT_EQ(rank.approximate(), rank.name() == "worker 1") << rank.name();
+  }
+}
+
+TEST_F(CoordinatorTest, TrainersWhoseVersionsAreMadeOfDifferentOnesAreRefused) {
+  MakeCoordinator();
+  Establish();
+  composition_ = 77;
+  Publish(0, 5);
+  for (const uint32_t w : {0u, 1u}) Ready(w);
+  composition_ = 0;  // It has come back, and knows no version before.
+  Publish(1, 5);
+  const std::string why =
+      "publish version 5: trainer 1 has made it of another selection, or from other versions, than "
+      "trainers before it; publish one version on all of them with neither tensors nor at_most";
+  EXPECT_EQ(Error(kTrainer[1], Kind::kPublishRefused), why);
+  EXPECT_EQ(Error(kTrainer[0], Kind::kOutcome), why);
+  EXPECT_EQ(Error(kWorker[0], Kind::kAbort), why);
+}
+
+TEST_F(CoordinatorTest, ATensorThatNoTrainerHasIsRefusedAndOneThatSomeHaveIsNot) {
+  for (const bool known : {false, true}) {
+    SCOPED_TRACE(known);
+    MakeCoordinator();
+    Establish();
+    for (const uint32_t t : {0u, 1u}) {
+      Tell(kTrainer[t], [&](auto& m) {
+        m.mutable_publish()->set_version(5);
+        m.mutable_publish()->set_composition(77);
+        m.mutable_publish()->add_unknown_tensors("only here");
+        if (t == 1 && known) m.mutable_publish()->clear_unknown_tensors();
+        if (t == 0) m.mutable_publish()->add_unknown_tensors("only there");
+      });
+    }
+    EXPECT_EQ(
+        Error(kTrainer[0], Kind::kOutcome),
+        known ? "(no such message)" : "publish version 5: no trainer has a tensor \"only here\"");
+    sent_.clear();
+  }
 }
 
 // Both trainers hold both rows.

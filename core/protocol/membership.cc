@@ -109,6 +109,7 @@ Member* Membership::Admit(ConnectionId connection, const proto::Join& join) {
     if (member.fetches) member.SetFetch(join.fetch(), join.fetch_at_least());
     member.shown_version = join.shown_version();
     member.shown_round = join.shown_round();
+    member.shown_composition = join.shown_composition();
     member.committed_version = std::max(join.committed_version(), join.shown_version());
     if (join.has_doubt()) member.doubt = join.doubt();
     if (join.has_unusable()) member.unusable = join.unusable();
@@ -126,12 +127,13 @@ void Membership::SetManifest(Member& member, std::shared_ptr<const Manifest> man
   member.manifest = std::move(manifest);
 }
 
-void Membership::SetShown(Member& worker, uint64_t version, const proto::Round& round) {
+void Membership::SetShown(Member& worker, const proto::Shown& shown) {
   World& world = worlds_[worker.id.group];
   CountShown(world, worker.shown_version, -1);
-  CountShown(world, version, 1);
-  worker.shown_version = version;
-  worker.shown_round = round;
+  CountShown(world, shown.version(), 1);
+  worker.shown_version = shown.version();
+  worker.shown_round = shown.round();
+  worker.shown_composition = shown.composition();
 }
 
 void Membership::CountShown(World& world, uint64_t version, int more) {

@@ -38,7 +38,8 @@ struct Member {
   // Workers only. The worker's own claim, which Coordinator::VersionToLend() and NewestVersion()
   // check.
   uint64_t shown_version = 0;
-  proto::Round shown_round;  // The update that brought shown_version.
+  proto::Round shown_round;        // The update that brought shown_version.
+  uint64_t shown_composition = 0;  // See UpdateId::composition.
   // The time of the report; InfinitePast if the worker joined with the version or caught up on it.
   absl::Time shown_at = absl::InfinitePast();
   uint64_t committed_version = 0;  // The newest version that this worker knows to be committed.
@@ -110,7 +111,7 @@ class Membership {
   Member* Admit(ConnectionId connection, const proto::Join& join);
 
   void SetManifest(Member& member, std::shared_ptr<const Manifest> manifest);
-  void SetShown(Member& worker, uint64_t version, const proto::Round& round);
+  void SetShown(Member& worker, const proto::Shown& shown);
   void Remove(ConnectionId connection);
   void Clear();
   bool Contains(ConnectionId connection) const { return by_connection_.contains(connection); }

@@ -52,7 +52,8 @@ UpdateId UpdateOf(const Message& message) {
   return {.version = message.version(),
           .sequence = message.round().sequence(),
           .epoch = message.round().epoch(),
-          .plan_hash = message.plan_hash()};
+          .plan_hash = message.plan_hash(),
+          .composition = message.composition()};
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 
 namespace waybill {
 
-inline constexpr uint32_t kProtocolVersion = 21;
+inline constexpr uint32_t kProtocolVersion = 22;
 
 proto::Error EncodeError(const absl::Status& status);
 absl::Status DecodeError(const proto::Error& error);

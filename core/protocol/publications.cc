@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "core/protocol/timeouts.h"
 
 namespace waybill {
@@ -47,10 +48,16 @@ Publication& Publications::Add(uint32_t trainer, const proto::Publish& publish, 
   newest_version_ = std::max(newest_version_, publish.version());
   Publication& publication =
       all_.try_emplace(publish.version(), Publication{publish.version()}).first->second;
-  if (publication.publishes.empty()) {
+  if (publication.publishes.empty() && !publication.opened) {
     publication.digests_off = publish.digests_off();
     publication.hold_commit = publish.hold_commit();
+    publication.composition = publish.composition();
+    publication.unknown_tensors = {publish.unknown_tensors().begin(),
+                                   publish.unknown_tensors().end()};
   }
+  std::erase_if(publication.unknown_tensors, [&](const std::string& tensor) {
+    return !absl::c_linear_search(publish.unknown_tensors(), tensor);
+  });
   (void)publication.Remove(trainer);
   const absl::Time deadline =
       now +

@@ -48,7 +48,10 @@ struct Publication {
   std::map<uint64_t, std::map<uint32_t, uint64_t>> digests = {};  // By unit, by trainer.
   bool digests_off = false;
   bool hold_commit = false;  // Its groups wait for a trainer's word.
-  bool commits = false;      // The word has come.
+  uint64_t composition = 0;  // See UpdateId::composition.
+  // The tensors that were to be taken over, and that none of these trainers has.
+  std::set<std::string> unknown_tensors = {};
+  bool commits = false;  // The word has come.
   bool opened = false;
   std::map<std::string, Part> parts = {};  // By group.
   size_t queued = 0, unfinished = 0;       // The numbers of such parts.

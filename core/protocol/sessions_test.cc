@@ -860,6 +860,25 @@ TEST_F(TrainerSessionTest, ThePlaceInATraceTravelsWithThePublish) {
   EXPECT_EQ(host_.Last(Kind::kPublish)->publish().traceparent(), "00-a");
 }
 
+TEST_F(TrainerSessionTest, WhatAVersionIsMadeOfIsToldWithThePublishAndTheHold) {
+  Establish();
+  session_.Publish(5,
+                   {.version = 5,
+                    .deadline = now_ + absl::Seconds(3),
+                    .hold = true,
+                    .composition = 77,
+                    .unknown_tensors = {"nope"}},
+                   now_);
+  EXPECT_EQ(host_.Last(Kind::kPublish)->publish().composition(), 77u);
+  EXPECT_EQ(host_.Last(Kind::kPublish)->publish().unknown_tensors(0), "nope");
+  Begin(5, 1);
+  session_.OnSent(kAll, UpdateOf(5, 1), now_);
+  EXPECT_EQ(host_.Last(Kind::kHeld)->held().composition(), 77u);
+  Lose();
+  Reopen();
+  EXPECT_EQ(host_.Last(Kind::kJoin)->join().held().composition(), 77u);
+}
+
 // Version 5 goes to the groups "all" and "b", and waits for its word.
 class HoldCommitTest : public TrainerSessionTest {
  protected:
@@ -1210,6 +1229,30 @@ TEST_F(WorkerSessionTest, AVoteIsInDoubtUntilTheDecisionIsHeard) {
   HearCommit(1);
   EXPECT_EQ(host_.engine.back(), "commit");
   EXPECT_FALSE(session_.in_doubt());
+}
+
+TEST_F(WorkerSessionTest, TellsWhatTheShownVersionIsMadeOfNowAndWhenItComesBack) {
+  Establish();
+  EXPECT_TRUE(session_.exact());
+  UpdateId update = UpdateOf(5, 1);
+  update.composition = 77;
+  Hear([&](auto& m) {
+    *m.mutable_prepare()->mutable_round() = RoundOf(1);
+    m.mutable_prepare()->set_version(5);
+    m.mutable_prepare()->set_plan_hash(update.plan_hash);
+    m.mutable_prepare()->set_composition(77);
+    m.mutable_prepare()->set_deadline_ms(1000);
+  });
+  session_.OnReady(update, {});
+  session_.OnArrived(update);
+  HearCommit(1);
+  EXPECT_TRUE(session_.exact());
+  session_.OnShown(update, absl::ZeroDuration(), /*unchanged=*/false, now_);
+  EXPECT_FALSE(session_.exact());
+  EXPECT_EQ(host_.Last(Kind::kShown)->shown().composition(), 77u);
+  Lose();
+  Reopen();
+  EXPECT_EQ(host_.Last(Kind::kJoin)->join().shown_composition(), 77u);
 }
 
 class FetchingSessionTest : public WorkerSessionTest {

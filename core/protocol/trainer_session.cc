@@ -86,6 +86,7 @@ void TrainerSession::SendHeld() {
   proto::RankMessage message;
   message.mutable_held()->set_version(hold_ ? hold_->command.version : 0);
   message.mutable_held()->set_attempt(hold_ ? hold_->attempt : 0);
+  message.mutable_held()->set_composition(hold_ ? hold_->command.composition : 0);
   Send(std::move(message));
 }
 
@@ -156,6 +157,10 @@ void TrainerSession::AskForNext(absl::Time now) {
   message.mutable_publish()->set_hold_commit(first.command.hold_commit);
   message.mutable_publish()->set_hold(first.command.hold);
   message.mutable_publish()->set_traceparent(first.command.traceparent);
+  message.mutable_publish()->set_composition(first.command.composition);
+  for (const std::string& tensor : first.command.unknown_tensors) {
+    message.mutable_publish()->add_unknown_tensors(tensor);
+  }
   if (!first.command.digests_off) host_.Sample(first.command.version, *message.mutable_publish());
   Send(std::move(message));
 }
@@ -358,6 +363,7 @@ void TrainerSession::FillJoin(proto::Join& join) const {
   if (!hold_ || hold_->waits_for_word) return;
   join.mutable_held()->set_version(hold_->command.version);
   join.mutable_held()->set_attempt(hold_->attempt);
+  join.mutable_held()->set_composition(hold_->command.composition);
 }
 
 void TrainerSession::OnRoleMessage(const proto::ControllerMessage& message, absl::Time now) {

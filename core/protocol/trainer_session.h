@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/protocol/rank_session.h"
+#include "core/tensor/selection.h"
 
 namespace waybill {
 
@@ -39,6 +40,11 @@ struct PublishCommand {
   // is older by more than this number.
   uint64_t max_behind = 0;
   std::string traceparent = {};  // For the controller's traces of the update; empty: none.
+  // Which part of the tensors is taken over from the image of the version before.
+  Selection selection = {};
+  uint64_t composition = 0;  // See UpdateId::composition.
+  // What was selected and this trainer does not have.
+  std::vector<std::string> unknown_tensors = {};
 };
 
 // Each group has an engine of its own.

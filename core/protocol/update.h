@@ -23,6 +23,8 @@ struct UpdateId {
   uint32_t sequence = 0;
   uint64_t epoch = 0;
   uint64_t plan_hash = 0;
+  // What the version is made of; see selection.h. 0: it is the trainers' tensors, exactly.
+  uint64_t composition = 0;
 
   bool operator==(const UpdateId&) const = default;
 };

@@ -64,6 +64,7 @@ void UpdateRound::Begin(bool catch_up, const UpdateId* continued, absl::Time now
   prepare->set_plan_hash(update_.plan_hash);
   prepare->set_digests_off(digests_off_);
   prepare->set_catch_up(catch_up);
+  prepare->set_composition(update_.composition);
   if (continued != nullptr) {
     *prepare->mutable_continues() = EncodeRound(*continued);
     started_ = true;  // Data has landed in the continued round.
@@ -125,6 +126,7 @@ void UpdateRound::StartReadySenders() {
     start->set_version(update_.version);
     start->set_plan_hash(update_.plan_hash);
     start->set_digests_off(digests_off_);
+    start->set_composition(update_.composition);
     for (const uint32_t worker : sender.workers) {
       proto::Target* target = start->add_targets();
       target->set_worker(worker);

@@ -29,7 +29,10 @@ void WorkerSession::FillJoin(proto::Join& join) const {
   join.set_fetch_at_least(fetch_ ? fetch_->at_least : 0);
   join.set_catch_up(options_.catch_up);
   join.set_shown_version(host_.shown_version());
-  if (shown_) *join.mutable_shown_round() = EncodeRound(*shown_);
+  if (shown_) {
+    *join.mutable_shown_round() = EncodeRound(*shown_);
+    join.set_shown_composition(shown_->composition);
+  }
   join.set_committed_version(committed_ ? committed_->version : host_.shown_version());
   if (unusable_) *join.mutable_unusable() = *unusable_;
   if (!doubt_) return;
@@ -313,6 +316,7 @@ void WorkerSession::SendShown() {
   proto::RankMessage message;
   *message.mutable_shown()->mutable_round() = EncodeRound(unreported_->update);
   message.mutable_shown()->set_version(unreported_->update.version);
+  message.mutable_shown()->set_composition(unreported_->update.composition);
   message.mutable_shown()->set_pause_seconds(absl::ToDoubleSeconds(unreported_->pause));
   *message.mutable_shown()->mutable_report() = TakeReport();
   message.mutable_shown()->set_unchanged(unreported_->unchanged);

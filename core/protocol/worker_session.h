@@ -93,6 +93,8 @@ class WorkerSession final : public RankSession {
   // Returns true if this worker voted for a version and lost the controller before it learned the
   // decision.
   bool in_doubt() const { return doubt_.has_value() && !established(); }
+  // Returns true if the version that is shown is all of the trainers' tensors, exactly.
+  bool exact() const { return !shown_ || shown_->composition == 0; }
   // Returns true while the group receives a version that it has missed.
   bool catching_up() const {
     const auto term = terms().find(group());

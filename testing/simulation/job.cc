@@ -117,6 +117,7 @@ Job DrawJob(uint64_t seed, std::mt19937_64& random) {
   job.images = seed % 8 == 7;
   job.changes = seed % 16 == 15;
   job.chooses_changes = seed % 32 == 31;
+  job.selects = seed % 64 == 15;
   job.fetches = seed % 32 == 23;
   job.varied = IsVaried(seed);
   if (!job.varied) return job;

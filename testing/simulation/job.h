@@ -34,6 +34,9 @@ struct Job {
   bool images = false;    // Trainers publish from images, and hold each version until the next.
   bool changes = false;   // They send what changed, to the workers that can complete it.
   bool chooses_changes = false;  // Trainers choose whether they send those.
+  // Trainers take over the tensor into some versions as a selection: these count as approximate,
+  // though they are all of it.
+  bool selects = false;
   bool fetches = false;   // Workers of the last group get versions when they ask, and only then.
   size_t most_ranks = 0;  // That there were at a time.
   bool relays = false;  // Workers hold the whole tensor, and relay it to the others of their group.

@@ -122,10 +122,21 @@ void Process::OnMessage(const proto::ControllerMessage& message) {
   if (holding_ && message.has_start() && run_.Below(2) == 0) {
     release_at_ = std::min(release_at_, run_.now() + run_.UpTo(absl::Milliseconds(5)));
   }
+  if (trainer_ && message.has_start()) CheckComposition(message.start());
   const proto::ControllerMessage received = Received(message);
   trainer_ ? trainer_->OnMessage(received, run_.now()) : worker_->OnMessage(received, run_.now());
   if (message.has_assigned()) id_.rank = message.assigned().rank();
   HandleNotices();
+}
+
+void Process::CheckComposition(const proto::Start& start) {
+  const auto published = compositions_.find(start.attempt());
+  if (published == compositions_.end()) return;
+  host_.OnStart(start.version(), start.composition());
+  if (published->second == start.composition()) return;
+  run_.Violate(absl::StrCat("composed: ", name(), " is to send version ", start.version(),
+                            " as one of composition ", start.composition(), ", and has made it of ",
+                            published->second));
 }
 
 proto::ControllerMessage Process::Received(proto::ControllerMessage message) {
@@ -219,7 +230,7 @@ void Process::ExcuseUntil(absl::Time time) {
   for (auto& [token, deadline] : due_) deadline = std::max(deadline, time);
 }
 
-void Process::Publish(uint64_t version, absl::Duration timeout) {
+void Process::Publish(uint64_t version, absl::Duration timeout, bool selects) {
   const bool waits = version % 5 == 0;
   const Disagreement how = std::exchange(disagreement_, Disagreement::kNone);
   if (how == Disagreement::kNextVersion) ++version;
@@ -241,7 +252,9 @@ void Process::Publish(uint64_t version, absl::Duration timeout) {
                      .waits_for = waits ? "the GPU has not reached its event" : "",
                      .hold = Holds(version),
                      .hold_commit = WaitsForWord(version) || how == Disagreement::kHoldsCommit,
-                     .max_behind = MaxBehind(version)},
+                     .max_behind = MaxBehind(version),
+                     .selection = {.tensors = selects ? std::vector<std::string>{"*"}
+                                                      : std::vector<std::string>()}},
                     run_.now());
   HandleNotices();
 }

@@ -52,6 +52,8 @@ class ProcessHost {
   virtual void OnUnusable(uint64_t version, const std::string& group) = 0;
   // A trainer's user says that groups may show a version that waits for it.
   virtual void OnWord(uint64_t version) = 0;
+  // A trainer sends a version of that composition.
+  virtual void OnStart(uint64_t version, uint64_t composition) = 0;
   // A trainer's publish has ended: well, so that the workers that a bound of staleness counts show
   // no version before `oldest`; or because one of them still did at its deadline.
   virtual void OnPublished(const Process& trainer, uint64_t version, uint64_t oldest,
@@ -81,6 +83,7 @@ class Process final : public RankActions {
   bool gone() const { return ended_ || left_; }
   bool leaving() const { return leaving_; }
   uint64_t shown_version() const { return worker_ ? worker_->shown_version() : 0; }
+  bool shows_exactly() const { return worker_ && worker_->session().exact(); }
   bool has_shown_it_for(absl::Duration time) const { return run_.now() - shown_at_ >= time; }
   FaultyFabric& fabric() { return *fabric_; }
 
@@ -123,7 +126,9 @@ class Process final : public RankActions {
 
   // --- a trainer's user ---
 
-  void Publish(uint64_t version, absl::Duration timeout);
+  // `selects`: everything, as a selection. Trainers that have not made the same versions before are
+  // refused then.
+  void Publish(uint64_t version, absl::Duration timeout, bool selects);
   void CancelPublish();
   bool publishing() const { return publishing_ != 0 || holding_; }
   // Returns the last version whose call has ended, or that was left out.
@@ -182,6 +187,9 @@ class Process final : public RankActions {
   void OpenStream() override { stream_ = host_.OpenStream(this); }
   void CloseStream() override { host_.CloseStream(std::exchange(stream_, 0)); }
   void Send(proto::RankMessage message) override {
+    if (message.has_publish()) {
+      compositions_[message.publish().attempt()] = message.publish().composition();
+    }
     if (!mute_ || !message.has_relay_stopped()) host_.Send(stream_, std::move(message));
   }
   void Tell(Notice notice) override { notices_.push_back(std::move(notice)); }
@@ -199,6 +207,7 @@ class Process final : public RankActions {
   void HandleUpdateNotice(const Notice& notice);
   void AnswerVerify(uint64_t request);
   // Changes a message that is to be misdirected.
+  void CheckComposition(const proto::Start& start);
   proto::ControllerMessage Received(proto::ControllerMessage message);
   void Resume();
   void GiveAnswers();
@@ -226,6 +235,7 @@ class Process final : public RankActions {
   const uint64_t incarnation_;
   const std::string name_;
   std::unique_ptr<FaultyFabric> fabric_;
+  std::map<uint64_t, uint64_t> compositions_;  // What it has published, by attempt.
   // The last result of BytesToShow(). It is compared after every step, and changes with a version.
   struct {
     RankId id;

@@ -86,6 +86,12 @@ void Promises::OnShown(const Process& process, uint64_t before, uint64_t version
     run_.Violate(absl::StrCat("asked: ", process.name(), " shows version ", version,
                               ", and no trainer has let it"));
   }
+  const auto sent = compositions_.find(version);
+  if (sent != compositions_.end() && process.shows_exactly() != (sent->second == 0)) {
+    run_.Violate(absl::StrCat("composed: ", process.name(), " takes version ", version,
+                              process.shows_exactly() ? ", which is not exact, for exact"
+                                                      : ", which is exact, for another one"));
+  }
   // Nothing that was decided while it was a member is left out.
   for (size_t i = process.born(); i < decisions_.size() && !process.was_replaced(); ++i) {
     const Decision& d = decisions_[i];

@@ -30,6 +30,7 @@ class Promises {
   // Forgets the versions that a worker of the group could not use.
   void OnWorkerGone(const std::string& group) { unusable_.erase(group); }
   void OnWord(uint64_t version) { let_be_shown_.insert(version); }
+  void OnStart(uint64_t version, uint64_t composition) { compositions_[version] = composition; }
   void OnShown(const Process& process, uint64_t before, uint64_t version);
 
   // Returns true if somebody was told that the group committed the version, or that it failed.
@@ -62,6 +63,7 @@ class Promises {
   VersionsOfGroups told_committed_, told_failed_, shown_;
   VersionsOfGroups unusable_;        // For the user of a worker, until a later one is shown.
   std::set<uint64_t> let_be_shown_;  // Versions that wait for a word, and that got it.
+  std::map<uint64_t, uint64_t> compositions_;  // By version; of those that a trainer has sent.
 };
 
 }  // namespace waybill::simulation

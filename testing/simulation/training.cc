@@ -40,8 +40,9 @@ void Training::Step(Trainers trainers) {
     if (trainer->publishing() || trainer->done() >= version_) continue;
     busy = true;
     if (run_.Below(3) != 0) continue;
-    trainer->Publish(version_, calm_ ? absl::Seconds(20)
-                                     : absl::Milliseconds(200) + run_.UpTo(absl::Seconds(8)));
+    trainer->Publish(
+        version_, calm_ ? absl::Seconds(20) : absl::Milliseconds(200) + run_.UpTo(absl::Seconds(8)),
+        /*selects=*/job_.selects && !calm_ && version_ % 3 == 2);
     run_.SetActive();
   }
   if (busy) undecided_until_ = run_.now() + kOutcomeTime;

@@ -61,6 +61,9 @@ class World final : public ProcessHost {
   void OnPublished(const Process& trainer, uint64_t version, uint64_t oldest,
                    bool in_time) override;
   void OnWord(uint64_t version) override { promises_.OnWord(version); }
+  void OnStart(uint64_t version, uint64_t composition) override {
+    promises_.OnStart(version, composition);
+  }
   void OnShown(const Process& process, uint64_t before, uint64_t version) override {
     promises_.OnShown(process, before, version);
   }

@@ -10,7 +10,7 @@ TYPES = {
     "deadline", "duration", "enum", "event", "flag", "handle", "index", "reserved", "text", "texts", "u32",
     "u64",
 }  # fmt: skip
-_INITIALISMS = {"ack": "ACK", "gid": "GID", "gpu": "GPU", "nics": "NICs"}
+_INITIALISMS = {"ack": "ACK", "gid": "GID", "gpu": "GPU", "nics": "NICs", "ppm": "PPM"}
 
 
 class Option:

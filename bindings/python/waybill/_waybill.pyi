@@ -190,6 +190,8 @@ class PublishOptions:
         hold_commit: bool,
         traceparent: str,
         max_behind: int,
+        tensors: str,
+        at_most_ppm: int,
     ) -> None: ...
 # end generated
 

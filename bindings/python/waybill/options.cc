@@ -76,7 +76,8 @@ std::unique_ptr<Options<waybill_worker_options_t>> MakeWorkerOptions(uint32_t mo
 
 std::unique_ptr<Options<waybill_publish_options_t>> MakePublishOptions(
     uint64_t version, int64_t deadline_ns, bool no_digests, bool fail_on_nonfinite, bool hold,
-    uintptr_t after_event, bool hold_commit, std::string traceparent, uint64_t max_behind) {
+    uintptr_t after_event, bool hold_commit, std::string traceparent, uint64_t max_behind,
+    std::string tensors, uint32_t at_most_ppm) {
   auto made = std::make_unique<Options<waybill_publish_options_t>>();
   made->c = WAYBILL_PUBLISH_OPTIONS_INIT;
   made->c.version = version;
@@ -88,6 +89,8 @@ std::unique_ptr<Options<waybill_publish_options_t>> MakePublishOptions(
   made->c.hold_commit = hold_commit ? 1 : 0;
   made->c.traceparent = made->Keep(std::move(traceparent));
   made->c.max_behind = max_behind;
+  made->c.tensors = made->Keep(std::move(tensors));
+  made->c.at_most_ppm = at_most_ppm;
   return made;
 }
 
@@ -107,7 +110,8 @@ void AddOptions(abi3::Module& module) {
             "updates_when_asked">();
   abi3::Class<Options<waybill_publish_options_t>>(module, "PublishOptions")
       .Init<&MakePublishOptions, "version", "deadline_ns", "no_digests", "fail_on_nonfinite",
-            "hold", "after_event", "hold_commit", "traceparent", "max_behind">();
+            "hold", "after_event", "hold_commit", "traceparent", "max_behind", "tensors",
+            "at_most_ppm">();
 }
 
 }  // namespace waybill::python

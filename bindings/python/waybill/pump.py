@@ -37,6 +37,15 @@ def deadline_ns(seconds: float | None) -> int:
     return max(1, time.monotonic_ns() + int(away * _NS))
 
 
+def ppm(fraction: float | None) -> int:
+    """Returns a fraction above 0 and up to 1 as parts of a million, or 0 for None."""
+    if fraction is None:
+        return 0
+    if not 1e-6 <= fraction <= 1:
+        raise InvalidArgument(f"at_most is {fraction}: a fraction from 0.000001 to 1")
+    return round(fraction * 1e6)
+
+
 def keep(kept: list[Any], call: Callable[..., Any], *arguments: Any) -> None:
     """Appends what a function of the library returns, which no KeyboardInterrupt loses.
 

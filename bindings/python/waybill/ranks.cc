@@ -104,6 +104,7 @@ abi3::Object State(const KeptWorker& self) {
       .Set("repeats", s.repeats)
       .Set("renewals", s.renewals)
       .Set("unchanged_versions", s.unchanged_versions)
+      .Set("exact", s.exact != 0)
       .object();
 }
 

@@ -31,6 +31,7 @@ from waybill.pump import (
     Pump,
     deadline_ns,
     keep,
+    ppm,
 )
 from waybill.rank import Rank
 from waybill.runtime import (
@@ -439,6 +440,8 @@ class Trainer(Rank):
         hold_commit: bool = False,
         traceparent: str = "",
         max_behind: int = 0,
+        tensors: Sequence[str] = (),
+        at_most: float | None = None,
         # end generated
     ) -> Publish:
         """Begins to send a version; every trainer of the job publishes the same one.
@@ -480,6 +483,19 @@ class Trainer(Rank):
                            group can fetch this version meanwhile, if it can be had then: with
                            `images`, or if it is held. Other groups are not waited for. Default: 0,
                            no bound.
+        tensors            The names of the tensors that are taken over into this version; * stands
+                           for any text. The others stay as they are in the version before. Needs
+                           the option `changes` of the trainer. Unless all are taken over, workers
+                           and `waybill status` call the version approximate. All trainers publish a
+                           version with the same names, and each name is known to one of them at
+                           least; the first version of a trainer that has come back has to be a
+                           whole one, on all of them. Default: all.
+        at_most            Of each tensor, at most this fraction of the elements is taken over into
+                           this version: of each 65,536 elements those that have changed most,
+                           relative to the element. The others stay as they are in the version
+                           before, and what was left is a change again at the next version. Elements
+                           of other types than F32, F16 and BF16 are all taken over. The rules are
+                           those of `tensors`. Default: all.
 
         A publish waits its turn within its own deadline: it begins once the version before it is sent, and in
         a group once that has decided. It also waits for a controller that is lost to come back.
@@ -507,6 +523,8 @@ class Trainer(Rank):
             hold_commit=hold_commit,
             traceparent=traceparent,
             max_behind=max_behind,
+            tensors=",".join(tensors),
+            at_most_ppm=ppm(at_most),
             # end generated
         )
 
@@ -588,6 +606,8 @@ class Trainer(Rank):
         hold_commit: bool = False,
         traceparent: str = "",
         max_behind: int = 0,
+        tensors: Sequence[str] = (),
+        at_most: float | None = None,
         # end generated
     ) -> Publish:
         """Does the same as publish_async(), and returns when the version is sent: the tensors may change again.
@@ -611,6 +631,8 @@ class Trainer(Rank):
                 hold_commit=hold_commit,
                 traceparent=traceparent,
                 max_behind=max_behind,
+                tensors=tensors,
+                at_most=at_most,
                 # end generated
             )
             self._pump.wait(publish._sent)

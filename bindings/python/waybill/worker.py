@@ -94,6 +94,8 @@ class State(NamedTuple):
     repeats        How many immediates have come twice.
     renewals       How many times an abandoned buffer was renewed.
     unchanged_versions  How many versions had the bytes that were shown before: see Commit.unchanged.
+    exact          A version is shown, and it is all of the trainers' tensors. Otherwise they have published it with
+                   `tensors` or `at_most`, so that a part of it is older, or none is shown.
     """
 
     shown_version: int
@@ -105,6 +107,7 @@ class State(NamedTuple):
     repeats: int
     renewals: int
     unchanged_versions: int
+    exact: bool
 
 
 def _check_filled(name: str, memory: Memory) -> None:

@@ -228,6 +228,18 @@ pub struct PublishOptions {
     /// can fetch this version meanwhile, if it can be had then: with `images`, or if it is held. Other
     /// groups are not waited for. Default: 0, no bound.
     pub max_behind: u64,
+    /// The names of the tensors that are taken over into this version; * stands for any text. The
+    /// others stay as they are in the version before. Needs the option `changes` of the trainer. Unless
+    /// all are taken over, workers and `waybill status` call the version approximate. All trainers
+    /// publish a version with the same names, and each name is known to one of them at least; the first
+    /// version of a trainer that has come back has to be a whole one, on all of them. Default: all.
+    pub tensors: Vec<String>,
+    /// Of each tensor, at most this many of a million elements are taken over into this version: of
+    /// each 65,536 elements those that have changed most, relative to the element. The others stay as
+    /// they are in the version before, and what was left is a change again at the next version.
+    /// Elements of other types than F32, F16 and BF16 are all taken over. The rules are those of
+    /// `tensors`. Default: 0, all.
+    pub at_most_ppm: u32,
 }
 
 impl PublishOptions {
@@ -242,5 +254,7 @@ impl PublishOptions {
         c.hold_commit = self.hold_commit.into();
         c.traceparent = texts.lend(&self.traceparent);
         c.max_behind = self.max_behind;
+        c.tensors = texts.lend(&self.tensors.join(","));
+        c.at_most_ppm = self.at_most_ppm;
     }
 }

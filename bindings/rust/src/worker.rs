@@ -87,6 +87,9 @@ pub struct WorkerState {
     pub renewals: u64,
     /// How many versions had the bytes that were shown before.
     pub unchanged_versions: u64,
+    /// A version is shown, and it is all of the trainers' tensors: they have published it without
+    /// `tensors` and `at_most_ppm`.
+    pub exact: bool,
 }
 
 /// An inference rank. Dropping it closes it.
@@ -163,6 +166,7 @@ impl Worker {
             repeats: c.repeats,
             renewals: c.renewals,
             unchanged_versions: c.unchanged_versions,
+            exact: c.exact != 0,
         })
     }
 

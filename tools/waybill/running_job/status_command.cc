@@ -116,6 +116,18 @@ void Print(const proto::StatusReply& status, std::ostream& out) {
     if (CounterOf(rank.report(), "wrong_bases") > 0) {
       out << absl::StrFormat("%s of group %s %s\n", rank.name(), rank.group(), kWrongBase);
     }
+    if (rank.approximate()) {
+      out << absl::StrFormat("%s of group %s %s\n", rank.name(), rank.group(), kApproximate);
+    }
+    const uint64_t left_out = CounterOf(rank.report(), "left_out_elements");
+    const uint64_t unselected = CounterOf(rank.report(), "unselected_bytes");
+    if (left_out + unselected > 0) {
+      out << absl::StrFormat(
+          "%s has left %d changed elements, and %.1f MB of tensors that were not selected, out of "
+          "its "
+          "versions\n",
+          rank.name(), left_out, static_cast<double>(unselected) / 1e6);
+    }
     const uint64_t unchanged = CounterOf(rank.report(), "unchanged_versions");
     if (unchanged == 0) continue;
     out << absl::StrFormat(

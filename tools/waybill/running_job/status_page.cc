@@ -108,6 +108,9 @@ nlohmann::json WarningsOf(const proto::StatusReply& status) {
     if (CounterOf(rank.report(), "wrong_bases") > 0) {
       warnings.push_back(absl::StrCat(rank.name(), " of group ", rank.group(), " ", kWrongBase));
     }
+    if (rank.approximate()) {
+      warnings.push_back(absl::StrCat(rank.name(), " of group ", rank.group(), " ", kApproximate));
+    }
     if (CounterOf(rank.report(), "unchanged_versions") > 0) ++unchanged[rank.group()];
     const uint64_t nonfinite = CounterOf(rank.report(), "nonfinite_elements");
     if (nonfinite > 0) {

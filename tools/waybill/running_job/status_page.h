@@ -15,6 +15,10 @@ inline constexpr char kWrongBase[] =
     "has completed a version from memory that was changed, and takes whole versions until it joins "
     "again";
 
+// What is said of a worker whose RankStatus is approximate.
+inline constexpr char kApproximate[] =
+    "shows a version of which a part is older: trainers published it with `tensors` or `at_most`";
+
 // Returns the data of MakePage(). The times are those of each rank's latest update, counted from
 // the first stage of that rank: clocks of hosts differ. What the heat map shows is there if the
 // status has it, and changes only with "terms".

@@ -78,6 +78,7 @@ TEST(StatusPage, WarnsOfWhatIsWrong) {
   group->add_lanes_lost()->set_value(2);
   proto::RankStatus* trainer = status.add_ranks();
   trainer->set_name("trainer 3");
+  AddRank(status, "worker 0", "c").set_approximate(true);
   proto::RankStatus& damaged = AddRank(status, "worker 7", "b");
   proto::Counter* wrong = damaged.mutable_report()->add_counters();
   wrong->set_name("wrong_bases");
@@ -96,6 +97,8 @@ TEST(StatusPage, WarnsOfWhatIsWrong) {
   EXPECT_THAT(StatusToPage(status)["warnings"].get<std::vector<std::string>>(),
               testing::ElementsAre("group a waits for worker 1", "group a: lanes have died 2 times",
                                    "trainer 3: 4 ends of lanes fell back to a slower fabric",
+                                   "worker 0 of group c shows a version of which a part is older: "
+                                   "trainers published it with `tensors` or `at_most`",
                                    "worker 7 of group b has completed a version from memory that "
                                    "was changed, and takes whole versions until it joins again",
                                    "group a: workers that have shown a version with the bytes of "

@@ -19,6 +19,7 @@ pub struct JobOptions {
     pub mode: Mode,
     pub ask: Ask,
     pub fetches: bool, // Workers get versions when they ask, and trainers keep images.
+    pub changes: Changes,
 }
 
 impl Default for JobOptions {
@@ -29,6 +30,7 @@ impl Default for JobOptions {
             mode: Mode::Shadow,
             ask: Ask::NOTHING,
             fetches: false,
+            changes: Changes::default(),
         }
     }
 }
@@ -109,6 +111,7 @@ impl Job {
             let held = manifest(begin, end);
             let how = TrainerOptions {
                 images: options.fetches,
+                changes: options.changes,
                 ..Default::default()
             };
             let trainer = Trainer::new(&who, &held, &[region.lend()], &how);

@@ -177,6 +177,30 @@ fn a_version_with_the_bytes_of_the_one_before_is_unchanged() {
 }
 
 #[test]
+fn a_version_of_a_part_of_the_tensors_is_not_exact() {
+    let job = Job::joined(JobOptions {
+        changes: Changes::Always,
+        ..Default::default()
+    });
+    let publish = |version, tensors: &[&str], at_most_ppm| {
+        let options = PublishOptions {
+            tensors: tensors.iter().map(|name| name.to_string()).collect(),
+            at_most_ppm,
+            ..committed()
+        };
+        job.trainers[0].publish(version, &options)?;
+        Ok::<bool, Error>(job.workers[0].state()?.exact)
+    };
+    assert!(!job.workers[0].state().unwrap().exact); // None is shown.
+    assert!(publish(1, &[], 0).unwrap());
+    assert!(!publish(2, &["weight"], 0).unwrap());
+    assert!(!publish(3, &[], 500_000).unwrap());
+    assert!(publish(4, &[], 0).unwrap());
+    let unknown = publish(5, &["weight", "none"], 0).unwrap_err();
+    assert_eq!(unknown.code(), Code::InvalidArgument);
+}
+
+#[test]
 fn a_workers_user_is_asked_in_order() {
     let job = Job::joined(JobOptions {
         ask: Ask::PREPARE | Ask::ARRIVED | Ask::COMMIT,
