@@ -201,18 +201,37 @@ void Coordinator::OnJoin(ConnectionId connection, const proto::RankMessage& mess
   const Member* incumbent = members_.Find(id);
   if (incumbent == nullptr) return Admit(connection, join, now);
   if (incumbent->incarnation == join.incarnation()) {
-    // The same process, whose old stream is dead without our knowing it.
+    // The same process, whose old stream is dead without our knowing it. Whoever claims its place
+    // would be admitted beside it once the old stream is gone.
+    const bool claimed = MoveClaims(incumbent->connection, connection, now);
     HangUp(incumbent->connection,
            WithScope(absl::UnavailableError(absl::StrCat(ToString(id), " has come back")),
                      Scope::kPeer),
            now);
-    return Admit(connection, join, now);
+    Admit(connection, join, now);
+    if (claimed) SendChallenge(connection);
+    return;
   }
   // A process that is frozen does not answer, and gives its place to the one that replaces it.
   claims_[connection] = {incumbent->connection, now + options_.challenge_timeout, {message}};
+  SendChallenge(incumbent->connection);
+}
+
+void Coordinator::SendChallenge(ConnectionId incumbent) {
   proto::ControllerMessage challenge;
   challenge.mutable_challenge();
-  actions_->Send(incumbent->connection, std::move(challenge));
+  actions_->Send(incumbent, std::move(challenge));
+}
+
+bool Coordinator::MoveClaims(ConnectionId from, ConnectionId to, absl::Time now) {
+  bool any = false;
+  for (auto& [connection, claim] : claims_) {
+    if (claim.incumbent != from) continue;
+    claim.incumbent = to;
+    claim.deadline = now + options_.challenge_timeout;
+    any = true;
+  }
+  return any;
 }
 
 // Two processes that ask for any rank get different ones; neither claims one that somebody has.

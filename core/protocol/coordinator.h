@@ -242,6 +242,9 @@ class Coordinator final {
   void OnJoin(ConnectionId connection, const proto::RankMessage& message, absl::Time now);
   void OnJoinAsAny(ConnectionId connection, proto::Join join, absl::Time now);
   void Admit(ConnectionId connection, const proto::Join& join, absl::Time now);
+  void SendChallenge(ConnectionId incumbent);
+  // Makes those that claim the place of `from` claim that of `to`. Returns true if there are any.
+  bool MoveClaims(ConnectionId from, ConnectionId to, absl::Time now);
   void SettleClaims(ConnectionId incumbent, const absl::Status& refusal, absl::Time now);
   void OnManifest(Member& member, const std::string& head, absl::Time now);
   // Takes the manifests that are complete, and begins to decode those whose parts are all here.

@@ -2371,6 +2371,24 @@ TEST_F(CoordinatorTest, NoTermIsPlannedWhileATrainersPlaceIsClaimed) {
   EXPECT_EQ(Count(kAgain, Kind::kPlan), 2);
 }
 
+TEST_F(CoordinatorTest, WhoeverClaimsThePlaceOfALostStreamIsNotAdmittedBesideItsProcess) {
+  MakeCoordinator();
+  Establish();
+  constexpr ConnectionId kSecond = 31, kBack = 32;
+  Join(kSecond, Role::kTrainer, 1);
+  // The stream on which the challenge was sent is dead, and the process opens another.
+  Join(kBack, Role::kTrainer, 1, [](proto::Join& join) {
+    join.set_incarnation(kTrainer[1]);
+    join.set_returning(true);
+  });
+  EXPECT_EQ(Count(kBack, Kind::kChallenge), 1);
+  EXPECT_EQ(Count(kSecond, Kind::kDismissal), 0);
+  Tell(kBack, [](auto& m) { m.mutable_alive(); });
+  EXPECT_THAT(Error(kSecond, Kind::kDismissal), testing::HasSubstr("trainer 1 of job"));
+  Gone(kSecond);
+  EXPECT_EQ(coordinator_->Status().ranks_size(), 4);
+}
+
 TEST_F(CoordinatorTest, TheSameProcessTakesTheStreamThatItLostOver) {
   MakeCoordinator();
   Establish();
