@@ -228,6 +228,7 @@ void Process::GoOn() { stopped_until_ = std::min(stopped_until_, run_.now()); }
 
 void Process::ExcuseUntil(absl::Time time) {
   for (auto& [token, deadline] : due_) deadline = std::max(deadline, time);
+  here_since_ = std::max(here_since_, time);
 }
 
 void Process::Publish(uint64_t version, absl::Duration timeout, bool selects) {
