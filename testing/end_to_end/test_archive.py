@@ -57,14 +57,17 @@ class Job:
         self.begin("first")
         self.start("worker", "--rank", "0", "--world", "1", "--checkpoint", self.checkpoint)
         self.weights = {name: array("f", [0.0] * count) for name, count in TENSORS.items()}
-        self.trainer = waybill.Trainer(self.address)
-        for name, numbers in self.weights.items():
-            self.trainer.add(name, numbers)
-        self.trainer.join()
+        self.join_trainer()
 
     def begin(self, state):
         self.start("controller", "--listen", "127.0.0.1:0", "--state", str(self.folder / state))
         self.address = self.processes[-1].first_line().split(" on ")[1].split(",")[0]
+
+    def join_trainer(self, **options):
+        self.trainer = waybill.Trainer(self.address, **options)
+        for name, numbers in self.weights.items():
+            self.trainer.add(name, numbers)
+        self.trainer.join()
 
     def start(self, command, *arguments):
         if command != "controller":
@@ -77,11 +80,11 @@ class Job:
         archive = self.start("archive", str(self.archive), *more)
         return archive, archive.first_line()
 
-    def publish(self, version):
+    def publish(self, version, **options):
         """Returns once the engine shows the version."""
         for numbers in self.weights.values():
             numbers[:] = array("f", [version] * len(numbers))
-        self.trainer.publish(version).committed.wait()
+        self.trainer.publish(version, **options).committed.wait()
 
     def versions(self):
         return sorted(path.name for path in self.archive.iterdir())
@@ -122,6 +125,20 @@ def test_each_rank_writes_its_part_of_every_other_version_and_the_newest_are_kep
             "model.safetensors.index.json", "tokenizer.json",
         ]  # fmt: skip
     assert (job.archive / "newest").resolve() == (job.archive / "version-7").resolve()
+
+
+def test_a_version_that_is_approximate_is_not_archived(job):
+    job.trainer.leave()
+    job.join_trainer(changes="always")
+    archive, _ = job.start_archive()
+    job.publish(1)
+    assert "version 1:" in archive.first_line()
+    job.publish(2, tensors=["a"])
+    assert "version 2 is approximate, and not archived" in archive.first_line()
+    job.publish(3)
+    assert "version 3:" in archive.first_line()
+    assert job.versions() == ["newest", "version-1", "version-3"]
+    check_whole(job.archive / "version-3", 3)
 
 
 def test_when_all_have_died_engines_get_the_newest_version_before_a_trainer_is_back(job):

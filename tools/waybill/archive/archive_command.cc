@@ -83,6 +83,11 @@ class Archivist {
       const absl::StatusOr<uint64_t> fetched = worker_->Fetch(absl::Hours(1), wanted);
       if (absl::IsDeadlineExceeded(fetched.status())) continue;
       if (!fetched.ok()) return fetched.status();
+      if (!worker_->report().exact) {
+        Say(absl::StrCat("version ", *fetched, " is approximate, and not archived"));
+        wanted = *fetched + 1;
+        continue;
+      }
       const absl::Time begin = SteadyNow();
       const absl::StatusOr<bool> whole = Write(*fetched);
       wanted = *fetched + (whole.ok() ? options_.every : 1);
