@@ -14,6 +14,7 @@
 #include "core/base/status.h"
 #include "core/change/largest_changes.h"
 #include "core/fabric/available_memory.h"
+#include "core/stage/cast_of.h"
 #include "core/tensor/runs.h"
 #include "kernels/copy.h"
 #include "kernels/elements.h"
@@ -39,15 +40,6 @@ absl::StatusOr<void*> MapHostMemory(uint64_t size_bytes) {
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (memory == MAP_FAILED) return refused(std::strerror(errno));
   return memory;
-}
-
-// Returns the type of elements of which the largest changes can be found.
-std::optional<kernels::Wide> WideOf(const Format& format) {
-  if (format.content != Content::kPlain) return std::nullopt;
-  if (format.dtype == Dtype::kF32) return kernels::Wide::kF32;
-  if (format.dtype == Dtype::kF16) return kernels::Wide::kF16;
-  if (format.dtype == Dtype::kBf16) return kernels::Wide::kBf16;
-  return std::nullopt;
 }
 
 // Calls visit(offset_bytes, size_bytes), counted from the shard's first element, in the order of
@@ -207,8 +199,8 @@ void Image::TakeOver(const ShardPart& part) {
   const ShardView shard = manifest_.shard(part.shard);
   const uint64_t width = ElementBytes(shard.format);
   const bool selected = selected_[shard.tensor_index];
-  const std::optional<kernels::Wide> type =
-      at_most_ppm_ < Selection::kMillion ? WideOf(shard.format) : std::nullopt;
+  const bool whole = at_most_ppm_ == Selection::kMillion || shard.format.content != Content::kPlain;
+  const std::optional<kernels::Wide> type = whole ? std::nullopt : WideOf(shard.format.dtype);
   std::optional<LargestChanges> changes;
   if (selected && type) changes.emplace();
   if (!selected) unselected_bytes_.fetch_add(part.end - part.begin, std::memory_order_relaxed);
@@ -220,7 +212,7 @@ void Image::TakeOver(const ShardPart& part) {
   const auto take_run = [&](uint64_t offset, uint64_t run_bytes) {
     const uint64_t begin = std::max(passed, part.begin),
                    end = std::min(passed + run_bytes, part.end);
-    offset += shard.place.offset_bytes - passed;  // Of the shard's first byte, were it contiguous.
+    offset += shard.place.offset_bytes - passed;  // Where a contiguous shard would begin.
     passed += run_bytes;
     const uint64_t most_bytes = changes ? LargestChanges::kBlockElements * width : kPieceBytes;
     for (uint64_t at = begin; at < end; at += most_bytes) {

@@ -1,15 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The kernels' name of what a route does to its elements.
+// The kernels' names of element types, and of what a route does to its elements.
 #ifndef WAYBILL_CORE_STAGE_CAST_OF_H_
 #define WAYBILL_CORE_STAGE_CAST_OF_H_
 
 #include <optional>
 
 #include "core/plan/route_table.h"
+#include "core/tensor/dtype.h"
 #include "kernels/elements.h"
 
 namespace waybill {
+
+// Returns the type, or nothing if the kernels do not compute with it.
+constexpr std::optional<kernels::Wide> WideOf(Dtype dtype) {
+  if (dtype == Dtype::kF32) return kernels::Wide::kF32;
+  if (dtype == Dtype::kF16) return kernels::Wide::kF16;
+  if (dtype == Dtype::kBf16) return kernels::Wide::kBf16;
+  return std::nullopt;
+}
 
 // Returns the cast, or nothing if elements stay as they are or are quantised.
 constexpr std::optional<kernels::Cast> CastOf(Transform transform) {

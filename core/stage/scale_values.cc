@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "core/stage/cast_of.h"
 #include "core/tensor/box_index.h"
 #include "kernels/maxima.h"
 #include "kernels/scale.h"
@@ -21,12 +22,6 @@ constexpr int64_t kTileElements = 128;
 // Blocks of more elements than this are worked out by several tasks before they are used.
 constexpr int64_t kLargestLateBlock = 1 << 20;
 constexpr int64_t kTaskElements = 1 << 19;
-
-kernels::Wide WideOf(Dtype dtype) {
-  return dtype == Dtype::kF32   ? kernels::Wide::kF32
-         : dtype == Dtype::kF16 ? kernels::Wide::kF16
-                                : kernels::Wide::kBf16;
-}
 
 kernels::Narrow NarrowOf(Dtype dtype) {
   return dtype == Dtype::kF8E4m3 ? kernels::Narrow::kE4m3 : kernels::Narrow::kE5m2;
@@ -76,8 +71,8 @@ ScaleValues::ScaleValues(const ScaleTable* table, const std::byte* source, std::
             std::max<int64_t>(1, kTileElements / table->block.columns)},
       tiles_(CellsMeeting(table->blocks, tile_)) {
   const Quantisation& q = table->quantisation;
-  rule_ = {.type = WideOf(table->source_dtype),
-           .via = WideOf(q.from),
+  rule_ = {.type = WideOf(table->source_dtype).value(),
+           .via = WideOf(q.from).value(),
            .to = NarrowOf(q.dtype),
            .division = DivisionOf(q.division)};
   scale_rule_ = {.to = rule_.to,
