@@ -90,8 +90,7 @@ absl::Status TrainerRank::CheckSelection(const Selection& selection) const {
   }
   return absl::FailedPreconditionError(
       "a version of a part of the tensors is made from the version before it, which a trainer "
-      "keeps "
-      "that has the option `changes`");
+      "keeps that has the option `changes`");
 }
 
 void TrainerRank::Proceed(uint64_t token, const absl::Status& done, absl::Time now) {

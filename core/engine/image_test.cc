@@ -132,7 +132,7 @@ TEST_P(ImageTest, TheVersionBeforeIsKeptUntilACopyIsGivenUp) {
   EXPECT_EQ((*image)->version_before(), 8u);
 }
 
-// Two tensors of floats, and bytes: a contiguous matrix of 3 x 1M, a transposed one, and a counter.
+// A contiguous and a transposed matrix of floats, and five integers.
 class ApproximateImageTest : public testing::TestWithParam<uint32_t> {
  protected:
   static constexpr int64_t kRows = 3, kColumns = 1 << 20, kSide = 300;
@@ -219,7 +219,7 @@ TEST_P(ApproximateImageTest, TakesTheLargestChangesOfEachBlockAndTheOthersLater)
   constexpr size_t kBlock = 65'536;
   const Selection hundredth{.at_most_ppm = 10'000};
   Copy(2, hundredth);
-  EXPECT_EQ(Copied<int32_t>(2), counter_);  // Of other types, everything.
+  EXPECT_EQ(Copied<int32_t>(2), counter_);  // Integers are all taken.
   uint64_t left = 0;
   for (const uint32_t region : {0U, 1U}) {
     const std::vector<float>& newest = region == 0 ? matrix_ : transposed_;

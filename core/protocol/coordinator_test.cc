@@ -272,7 +272,7 @@ class CoordinatorTest : public testing::Test, public CoordinatorActions {
   Relays relays_ = Relays::kNever;
   bool stranger_ = false;     // Workers want a tensor that no trainer has.
   bool swapped_ = false;      // Trainers hold each other's rows.
-  uint64_t composition_ = 0;  // Of what trainers publish and hold, and of what workers show.
+  uint64_t composition_ = 0;  // The composition that trainers publish and hold, and workers show.
   uint64_t first_byte_ = 0;   // Where the shard of a rank that joins begins in its region.
   absl::Time now_ = absl::FromUnixSeconds(1'000'000);
   std::unique_ptr<Coordinator> coordinator_;
